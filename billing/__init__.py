@@ -1,0 +1,1 @@
+"""Plans, subscriptions and the usage ledger: what a user may spend and what was spent."""

@@ -1,0 +1,99 @@
+"""Users and their API keys, as stored."""
+
+from datetime import datetime
+from typing import Any, ClassVar
+
+from django.conf import settings
+from django.contrib.auth.base_user import AbstractBaseUser, BaseUserManager
+from django.contrib.auth.models import PermissionsMixin
+from django.db import models
+from django.db.models.functions import Lower
+from django.utils import timezone
+from uuid_utils.compat import uuid7
+
+
+class UserManager(BaseUserManager["User"]):
+    """Creates users and finds them by e-mail, whatever its case."""
+
+    use_in_migrations = False
+
+    @classmethod
+    def normalize_email(cls, email: str | None) -> str:
+        """The one spelling of an address that is stored: trimmed, in lower case."""
+        return (email or "").strip().lower()
+
+    def get_by_natural_key(self, username: str | None) -> "User":
+        return self.alias(email_lower=Lower("email")).get(email_lower=self.normalize_email(username))
+
+    def create_user(self, *, email: str, password: str | None = None, **fields: Any) -> "User":
+        """Without a password nobody can log in to the account; an API key still works."""
+        user = self.model(email=self.normalize_email(email), **fields)
+        user.set_password(password)
+        user.save(using=self._db)
+        return user
+
+    def create_superuser(self, *, email: str, password: str | None = None, **fields: Any) -> "User":
+        return self.create_user(
+            email=email, password=password, **(fields | {"is_staff": True, "is_superuser": True})
+        )
+
+
+class User(AbstractBaseUser, PermissionsMixin):
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    email = models.EmailField("e-mail", unique=True)
+    name = models.CharField(max_length=150, blank=True)
+    is_active = models.BooleanField(
+        "active", default=True, help_text="Unset this instead of deleting an account."
+    )
+    is_staff = models.BooleanField("staff", default=False, help_text="May log in to the admin site.")
+    date_joined = models.DateTimeField(default=timezone.now, editable=False)
+
+    objects: ClassVar[UserManager] = UserManager()
+
+    EMAIL_FIELD = "email"
+    USERNAME_FIELD = "email"
+    REQUIRED_FIELDS: ClassVar[list[str]] = []
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(
+                Lower("email"),
+                name="accounts_user_email_any_case",
+                violation_error_message="A user with this e-mail already exists.",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.email
+
+    def clean(self) -> None:
+        super().clean()
+        self.email = type(self).objects.normalize_email(self.email)
+
+    def get_full_name(self) -> str:
+        return self.name or self.email
+
+    def get_short_name(self) -> str:
+        return self.name or self.email.partition("@")[0]
+
+
+class ApiKey(models.Model):
+    """A bearer token of one user. Only its hash is stored: the key itself is shown once, when it is made."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="api_keys")
+    name = models.CharField(max_length=100, blank=True)
+    prefix = models.CharField(max_length=16, help_text="How the key begins, to tell it from others.")
+    sha256 = models.CharField(max_length=64, unique=True, help_text="Hexadecimal SHA-256 of the key.")
+    created_at = models.DateTimeField(default=timezone.now)
+    last_used_at = models.DateTimeField(null=True, blank=True, help_text="Exact to a minute.")
+    revoked_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        verbose_name = "API key"
+
+    def __str__(self) -> str:
+        return f"{self.prefix}… ({self.name})" if self.name else f"{self.prefix}…"
+
+    def is_revoked(self, *, now: datetime) -> bool:
+        return self.revoked_at is not None and self.revoked_at <= now

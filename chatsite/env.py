@@ -1,0 +1,124 @@
+"""The process environment, read into typed values: the only place that knows the variables' names."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import environ
+from django.core.exceptions import ImproperlyConfigured
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+ENGINES = ("vllm", "scripted")
+LOG_FORMATS = ("auto", "console", "json")
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+_env = environ.Env()
+
+
+class RedisUnknown(ImproperlyConfigured):
+    """No Redis is named by REDIS_URL, nor is an embedded one running."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """What an operator can set. `None` and empty tuples stand for unset.
+
+    `hsts_seconds` is in seconds; `model` is a directory or a Hugging Face name; `log_format` "auto" leaves
+    the choice to the settings module.
+    """
+
+    secret_key: str | None = field(repr=False)
+    debug: bool
+    allowed_hosts: tuple[str, ...]
+    csrf_trusted_origins: tuple[str, ...]
+    behind_tls_proxy: bool
+    hsts_seconds: int
+    database_url: str | None = field(repr=False)
+    state_dir: Path
+    host: str
+    port: int
+    model: str
+    engine: str
+    log_format: str
+    log_level: str
+
+
+def read() -> Environment:
+    """Read and check every variable. Raises ImproperlyConfigured naming the one that is wrong."""
+    state_dir = state_directory()
+    return Environment(
+        secret_key=_text("SECRET_KEY"),
+        debug=_boolean("DEBUG", default=False),
+        allowed_hosts=_items("ALLOWED_HOSTS"),
+        csrf_trusted_origins=_items("CSRF_TRUSTED_ORIGINS"),
+        behind_tls_proxy=_boolean("BEHIND_TLS_PROXY", default=False),
+        hsts_seconds=_integer("HSTS_SECONDS", default=31_536_000, low=0, high=2**31 - 1),
+        database_url=_text("DATABASE_URL"),
+        state_dir=state_dir,
+        host=_text("HOST") or "127.0.0.1",
+        port=_integer("PORT", default=8000, low=1, high=65_535),
+        model=_text("MODEL") or str(state_dir / "models" / "smollm2-135m-instruct"),
+        engine=_choice("ENGINE", default="vllm", among=ENGINES),
+        log_format=_choice("LOG_FORMAT", default="auto", among=LOG_FORMATS),
+        log_level=_choice("LOG_LEVEL", default="INFO", among=LOG_LEVELS),
+    )
+
+
+def state_directory() -> Path:
+    """Where everything the embedded parts write lives (STATE_DIR, by default ./var)."""
+    return Path(_text("STATE_DIR") or BASE_DIR / "var").expanduser().resolve()
+
+
+def redis_url() -> str:
+    """The Redis to use, asked for when it is first needed.
+
+    REDIS_URL wins. Without it the supervisor runs an embedded server and leaves its address in
+    `run/redis.url` under the state directory, for one-off commands. Raises RedisUnknown.
+    """
+    url = _text("REDIS_URL")
+    if url is not None:
+        return url
+    left_by_supervisor = state_directory() / "run" / "redis.url"
+    try:
+        url = left_by_supervisor.read_text(encoding="utf-8").strip()
+    except OSError:
+        url = ""
+    if not url:
+        raise RedisUnknown(
+            f"REDIS_URL is not set and {left_by_supervisor} names no server: is `manage.py serve` running?"
+        )
+    return url
+
+
+def _text(name: str) -> str | None:
+    """A variable set to nothing counts as unset, as Compose files and systemd units write it."""
+    return os.environ.get(name, "").strip() or None
+
+
+def _items(name: str) -> tuple[str, ...]:
+    return tuple(item.strip() for item in (_text(name) or "").split(",") if item.strip())
+
+
+def _boolean(name: str, *, default: bool) -> bool:
+    value = _text(name)
+    if value is None:
+        return default
+    if value.lower() not in (*_env.BOOLEAN_TRUE_STRINGS, "0", "false", "off", "no", "n", "f"):
+        raise ImproperlyConfigured(f"{name} must be true or false, not {value!r}.")
+    return bool(_env.bool(name))
+
+
+def _integer(name: str, *, default: int, low: int, high: int) -> int:
+    value = _text(name)
+    if value is None:
+        return default
+    if not (value.isascii() and value.isdigit() and low <= int(value) <= high):
+        raise ImproperlyConfigured(f"{name} must be a whole number from {low} to {high}, not {value!r}.")
+    return int(value)
+
+
+def _choice(name: str, *, default: str, among: tuple[str, ...]) -> str:
+    value = _text(name) or default
+    if value not in among:
+        raise ImproperlyConfigured(f"{name} must be one of {', '.join(among)}, not {value!r}.")
+    return value

@@ -1,0 +1,27 @@
+"""The probes: is this process alive, and can the site answer a message?"""
+
+from django.db import DatabaseError
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from inference import api as inference
+
+
+@never_cache
+@require_safe
+def alive(request: HttpRequest) -> HttpResponse:
+    """200 as long as the process serves requests; asks nothing else, so that an outage restarts nobody."""
+    return JsonResponse({"status": "ok"})
+
+
+@never_cache
+@require_safe
+def ready(request: HttpRequest) -> HttpResponse:
+    """200 when a worker of at least one pool can answer, else 503; either way the pools that can."""
+    try:
+        pools = list(inference.ready_pools(now=timezone.now()))
+    except DatabaseError:
+        pools = []
+    return JsonResponse({"ready": bool(pools), "pools": pools}, status=200 if pools else 503)

@@ -1,0 +1,170 @@
+"""`manage.py serve`: the whole site under one supervising process."""
+
+import asyncio
+import os
+import sys
+import time
+from argparse import ArgumentParser
+from typing import Any
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError
+
+from chatsite import env, processes, readiness
+from chatsite.embedded_valkey import EmbeddedValkey, ValkeyDoesNotAnswer
+from chatsite.process_output import Console
+from chatsite.state_folder import AlreadyRunning, StateFolder
+from chatsite.supervisor import CannotStart, Program, Supervisor
+
+POLL_S = 0.25
+PROGRESS_EVERY_S = 5.0
+DEFAULT_SLOTS = 64
+
+
+class Command(BaseCommand):
+    help = "Run web, worker, jobs, beat and, unless REDIS_URL is set, an embedded Valkey; stop them on Ctrl-C."
+    requires_system_checks = []  # noqa: RUF012 - the processes check for themselves, and starting is waited for
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--host", help="address to listen on (HOST, else 127.0.0.1)")
+        parser.add_argument("--port", type=int, help="port to listen on (PORT, else 8000)")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        environment = env.read()
+        host = options["host"] or environment.host
+        port = options["port"] or environment.port
+        folder = StateFolder(path=environment.state_dir)
+        folder.prepare()
+        try:
+            folder.lock(owner=f"process {os.getpid()}, {url(host=host, port=port)}")
+        except AlreadyRunning as running:
+            raise CommandError(
+                f"Chatsite already runs from this folder ({running.owner}). Stop it first, or set STATE_DIR and "
+                "PORT to start a second one."
+            ) from None
+        if (taken := processes.can_bind(host=host, port=port)) is not None:
+            raise CommandError(port_refused(host=host, port=port, error=taken))
+        valkey = None if os.environ.get("REDIS_URL", "").strip() else EmbeddedValkey(folder=folder)
+        os.environ.update(child_environment(folder=folder, valkey=valkey))
+        try:
+            asyncio.run(serve(host=host, port=port, folder=folder, valkey=valkey))
+        except (CannotStart, ValkeyDoesNotAnswer) as error:
+            raise CommandError(f"Chatsite could not start: {error}") from None
+        finally:
+            if valkey is not None:
+                valkey.forget()
+
+
+def child_environment(*, folder: StateFolder, valkey: EmbeddedValkey | None) -> dict[str, str]:
+    """What every process of the site gets on top of this one's environment."""
+    environment = {"PYTHONUNBUFFERED": "1"}
+    if not os.environ.get("SECRET_KEY", "").strip():
+        environment["SECRET_KEY"] = folder.secret_key()
+    if valkey is not None:
+        environment["REDIS_URL"] = valkey.url
+    return environment
+
+
+async def serve(*, host: str, port: int, folder: StateFolder, valkey: EmbeddedValkey | None) -> None:
+    """Run everything until a signal, saying once when the first message can be answered."""
+    console = Console()
+    supervisor = Supervisor(
+        programs=programs(host=host, port=port, valkey=valkey),
+        folder=env.BASE_DIR,
+        log_dir=folder.logs,
+        console=console,
+    )
+
+    async def announce() -> None:
+        await until_ready(host=host, port=port, console=console)
+        supervisor.mark_ready()
+        console.say(f"ready: {url(host=host, port=port)} (Ctrl-C stops it; logs: {folder.logs})")
+
+    await supervisor.run(watch=announce)
+    console.say("stopped")
+
+
+def programs(*, host: str, port: int, valkey: EmbeddedValkey | None) -> list[Program]:
+    """The site's processes in starting order."""
+    python = sys.executable
+    celery = [python, "-m", "celery", "--app", "chatsite"]
+    quiet = ["--without-gossip", "--without-mingle"]  # workers need not know of each other
+    daphne = [python, "-m", "daphne", "-b", host, "-p", str(port), "--verbosity", "0"]
+    found = [
+        # Cuts its streams when it stops: browsers follow on where they were.
+        Program(name="web", command=[*daphne, "chatsite.asgi:application"]),
+        # Hands unfinished answers back when it is told to stop.
+        Program(
+            name="worker",
+            command=[*celery, "worker", "--pool=threads", f"--concurrency={worker_slots()}", "-Q", "pool.default",
+                     "-n", "worker@%h", *quiet],
+            grace_s=20.0,
+        ),
+        Program(
+            name="jobs",
+            command=[*celery, "worker", "--pool=threads", "--concurrency=4", "-Q", "jobs", "-n", "jobs@%h", *quiet],
+            grace_s=10.0,
+        ),
+        Program(name="beat", command=[*celery, "beat", "--pidfile="]),
+    ]  # fmt: skip
+    if worker_slots() == 0:
+        found = [program for program in found if program.name != "worker"]
+    if valkey is not None:
+        server = Program(name="valkey", command=valkey.prepare(), started=valkey.answers, stopped_last=True)
+        found.insert(0, server)
+    return found
+
+
+def worker_slots() -> int:
+    """How many answers this machine's worker generates at once (WORKER_SLOTS); 0 starts no worker here."""
+    text = os.environ.get("WORKER_SLOTS", "").strip() or str(DEFAULT_SLOTS)
+    if not (text.isascii() and text.isdigit() and int(text) <= 4096):
+        raise ImproperlyConfigured(f"WORKER_SLOTS must be a whole number from 0 to 4096, not {text!r}.")
+    return int(text)
+
+
+async def until_ready(*, host: str, port: int, console: Console) -> None:
+    """Return when a worker can answer, saying every few seconds what is still awaited."""
+    began = said = time.monotonic()
+    while True:
+        answer = await readiness.ask(host=loopback(host), port=port, host_header=host_header(host=host))
+        if answer is not None and answer.status == 200:
+            return
+        now = time.monotonic()
+        if now - said >= PROGRESS_EVERY_S:
+            said = now
+            if answer is None:
+                what = "web is starting"
+            elif answer.status == 503:
+                what = "the engine is loading the model" if worker_slots() else "waiting for a worker elsewhere"
+            else:
+                what = f"/readyz answers {answer.status}"
+            console.say(f"{what} … {now - began:.0f} s")
+        await asyncio.sleep(POLL_S)
+
+
+def loopback(host: str) -> str:
+    """Where this machine reaches a server that listens on `host`."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104 - compared, not bound
+
+
+def url(*, host: str, port: int) -> str:
+    """What to type into a browser on this machine."""
+    address = loopback(host)
+    return f"http://{f'[{address}]' if ':' in address else address}:{port}"
+
+
+def host_header(*, host: str) -> str:
+    """A Host that Django accepts: production need not allow the loopback address."""
+    for allowed in settings.ALLOWED_HOSTS:
+        if allowed != "*":
+            return str(allowed).lstrip(".")
+    return loopback(host)
+
+
+def port_refused(*, host: str, port: int, error: OSError) -> str:
+    """Cause and cure when nothing can listen on `host`:`port`."""
+    if processes.listening(host=loopback(host), port=port):
+        return f"Port {port} is taken by another program. Stop that one, or choose another: `make run PORT={port + 1}`."
+    return f"Cannot listen on {host} port {port}: {error.strerror}. Choose others with HOST and PORT."

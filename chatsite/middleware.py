@@ -1,0 +1,56 @@
+"""What happens to every request before a view: its id, static files, its thread."""
+
+import re
+from collections.abc import Callable
+
+import structlog
+from django.http import HttpRequest, HttpResponse
+from uuid_utils.compat import uuid7
+from whitenoise.middleware import WhiteNoiseMiddleware
+from whitenoise.responders import StaticFile
+
+HEADER = "X-Request-ID"
+# Short and plain, so that a client's own id cannot forge or flood a log line.
+_SANE = re.compile(r"[A-Za-z0-9._-]{8,64}", re.ASCII)
+
+
+class RequestIds:
+    """Takes a sane X-Request-ID or makes one, binds it to the log context, and returns it."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        offered = request.headers.get(HEADER, "")
+        request_id = offered if _SANE.fullmatch(offered) else str(uuid7())
+        request.request_id = request_id  # type: ignore[attr-defined]
+        with structlog.contextvars.bound_contextvars(request_id=request_id):
+            response = self.get_response(request)
+        response.headers[HEADER] = request_id
+        return response
+
+
+class StaticFiles(WhiteNoiseMiddleware):  # type: ignore[misc]  # it has no types
+    """WhiteNoise, reading a file at once: Django can stream a plain file under ASGI only with a warning and a
+    thread hop per chunk, and these are small."""
+
+    @staticmethod
+    def serve(static_file: StaticFile, request: HttpRequest) -> HttpResponse:
+        found = static_file.get_response(request.method, request.META)
+        body = b""
+        if found.file is not None:
+            with found.file as opened:
+                body = opened.read()
+        return HttpResponse(body, status=int(found.status), headers=dict(found.headers))
+
+
+def one_thread(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
+    """Innermost, and synchronous only, which makes Django run the whole chain in the request's one thread.
+
+    Otherwise each one crosses between loop and thread twice: measured, 3.5 ms of CPU a request, not 2.4.
+    """
+
+    def middleware(request: HttpRequest) -> HttpResponse:
+        return get_response(request)
+
+    return middleware

@@ -1,0 +1,259 @@
+"""Refusals as HTTP answers: which error gives which status, and what a problem document holds (RFC 9457)."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from http import HTTPStatus
+from typing import Any
+from uuid import UUID
+
+from django.core.exceptions import BadRequest, PermissionDenied, RequestDataTooBig, SuspiciousOperation
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.http.multipartparser import MultiPartParserError
+from django.utils import timezone
+from django.views import defaults
+from django.views.decorators.csrf import csrf_exempt
+from rest_framework import exceptions
+from rest_framework.response import Response
+from rest_framework.views import set_rollback
+
+from conversations import errors as conversations
+from inference import errors as inference
+
+CONTENT_TYPE = "application/problem+json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What an error class becomes. `detail` may name the error's attributes in braces; without one its own
+    message is shown."""
+
+    status: HTTPStatus
+    code: str
+    title: str
+    detail: str | None = None
+
+
+# App errors. The nearest class in an error's inheritance counts, so that an entry for a base covers what
+# derives from it. Public attributes of the error become members of the document; `retry_after` (seconds)
+# and `retry_at` (a time) become Retry-After as well. An error that stands nowhere here is a bug and a 500.
+TABLE: dict[type[Exception], Kind] = {
+    conversations.ChatNotFound: Kind(
+        status=HTTPStatus.NOT_FOUND, code="not_found", title="Not Found", detail="There is no such chat."
+    ),
+    conversations.TooLong: Kind(
+        status=HTTPStatus.BAD_REQUEST,
+        code="too_long",
+        title="The message is too long",
+        detail="The prompt has {prompt_tokens} tokens; {max_prompt_tokens} fit this pool's window.",
+    ),
+    conversations.TurnConflict: Kind(
+        status=HTTPStatus.CONFLICT, code="turn_conflict", title="The turn id is taken"
+    ),
+    conversations.Blocked: Kind(
+        status=HTTPStatus.UNPROCESSABLE_ENTITY, code="blocked", title="The message is refused"
+    ),
+    inference.RunNotFound: Kind(
+        status=HTTPStatus.NOT_FOUND, code="not_found", title="Not Found", detail="There is no such run."
+    ),
+    inference.PoolNotFound: Kind(
+        status=HTTPStatus.BAD_REQUEST,
+        code="unknown_pool",
+        title="Unknown pool",
+        detail="No pool of this name is open to you.",
+    ),
+    inference.ChatBusy: Kind(
+        status=HTTPStatus.CONFLICT,
+        code="chat_busy",
+        title="The chat is busy",
+        detail="An answer is still under way in this chat.",
+    ),
+    inference.AdmissionRefused: Kind(
+        status=HTTPStatus.TOO_MANY_REQUESTS, code="limit_reached", title="A limit of yours is reached"
+    ),
+    inference.ServiceUnavailable: Kind(
+        status=HTTPStatus.SERVICE_UNAVAILABLE,
+        code="unavailable",
+        title="No answer can be generated at the moment",
+        detail="The service cannot take new messages at the moment. Please try again shortly.",
+    ),
+}
+# What Django raises itself, in views and while it reads a request.
+_FRAMEWORK: dict[type[Exception], Kind] = {
+    Http404: Kind(
+        status=HTTPStatus.NOT_FOUND,
+        code="not_found",
+        title="Not Found",
+        detail="There is nothing here for you.",
+    ),
+    PermissionDenied: Kind(
+        status=HTTPStatus.FORBIDDEN,
+        code="permission_denied",
+        title="Forbidden",
+        detail="You may not do this.",
+    ),
+    RequestDataTooBig: Kind(
+        status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        code="too_large",
+        title="Request Entity Too Large",
+        detail="The request body is too large.",
+    ),
+} | {
+    cause: Kind(
+        status=HTTPStatus.BAD_REQUEST,
+        code="malformed",
+        title="Bad Request",
+        detail="The request cannot be read.",
+    )
+    for cause in (BadRequest, MultiPartParserError, SuspiciousOperation, UnicodeError)
+}
+
+
+def handle(exc: Exception, context: Mapping[str, Any]) -> Response | None:
+    """DRF's exception handler. None, for what nobody foresaw, raises it again: logged, and a 500."""
+    if isinstance(exc, conversations.InvalidRequest):
+        # Found deeper than a serializer looks, told like what a serializer finds.
+        exc = exceptions.ValidationError({exc.field: [exc.reason]})
+    if isinstance(exc, exceptions.APIException):
+        status, body, headers = _from_rest_framework(exc)
+    else:
+        kind = _kind(exc)
+        if kind is None:
+            return None
+        status, body, headers = _from_table(exc, kind)
+    set_rollback()
+    return Response(body, status=status, headers=headers, content_type=CONTENT_TYPE)
+
+
+def document(*, status: int, code: str, title: str, detail: str, **members: Any) -> dict[str, Any]:
+    """The members of one problem document, the fixed ones first."""
+    return {
+        "type": f"/problems/{code}",
+        "title": title,
+        "status": int(status),
+        "detail": detail,
+        "code": code,
+    } | members
+
+
+def _kind(exc: Exception) -> Kind | None:
+    known = TABLE | _FRAMEWORK
+    return next((known[base] for base in type(exc).__mro__ if base in known), None)
+
+
+def _from_table(exc: Exception, kind: Kind) -> tuple[int, dict[str, Any], dict[str, str]]:
+    members = {name: _plain(value) for name, value in vars(exc).items() if not name.startswith("_")}
+    detail = str(exc) if kind.detail is None else kind.detail.format_map(members)
+    headers: dict[str, str] = {}
+    if isinstance(retry_at := getattr(exc, "retry_at", None), datetime):
+        members["retry_after"] = _seconds((retry_at - timezone.now()).total_seconds())
+    if members.get("retry_after") is not None:
+        members["retry_after"] = _seconds(members["retry_after"])
+        headers["Retry-After"] = str(members["retry_after"])
+    for reserved in ("type", "title", "status", "detail", "code"):
+        members.pop(reserved, None)
+    body = document(status=kind.status, code=kind.code, title=kind.title, detail=detail, **members)
+    return kind.status, body, headers
+
+
+def _from_rest_framework(exc: exceptions.APIException) -> tuple[int, dict[str, Any], dict[str, str]]:
+    """DRF's errors say their own status; a validation error also lists its reasons by field."""
+    headers: dict[str, str] = {}
+    members: dict[str, Any] = {}
+    if challenge := getattr(exc, "auth_header", None):
+        headers["WWW-Authenticate"] = challenge
+    if (wait := getattr(exc, "wait", None)) is not None:
+        members["retry_after"] = _seconds(wait)
+        headers["Retry-After"] = str(members["retry_after"])
+    if isinstance(exc, exceptions.ValidationError):
+        code = "invalid"
+        by_field = exc.detail if isinstance(exc.detail, dict) else {"non_field_errors": exc.detail}
+        members["errors"] = by_field
+        detail = _first_reason(by_field)
+    else:
+        code = "malformed" if isinstance(exc, exceptions.ParseError) else str(exc.get_codes())
+        detail = str(exc.detail)
+    title = HTTPStatus(exc.status_code).phrase
+    return (
+        exc.status_code,
+        document(status=exc.status_code, code=code, title=title, detail=detail, **members),
+        headers,
+    )
+
+
+def _first_reason(detail: Any, *, path: str = "") -> str:
+    """`field: reason` of the first reason found, depth first."""
+    if isinstance(detail, dict):
+        for name, below in detail.items():
+            here = path if name == "non_field_errors" else f"{path}.{name}".lstrip(".")
+            if reason := _first_reason(below, path=here):
+                return reason
+        return ""
+    if isinstance(detail, list | tuple):
+        return next((reason for below in detail if (reason := _first_reason(below, path=path))), "")
+    return f"{path}: {detail}" if path else str(detail)
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case UUID():
+            return str(value)
+        case datetime():
+            return value.isoformat()
+        case _:
+            return value
+
+
+def _seconds(value: float) -> int:
+    """Retry-After takes whole seconds; rounded up, so that a client that obeys is not early."""
+    return max(1, math.ceil(value))
+
+
+@csrf_exempt
+def no_route(request: HttpRequest) -> HttpResponse:
+    """What an address under /api/ that nothing serves answers, to every method."""
+    return _respond(_kind_of(Http404))
+
+
+def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
+    if not _wants_problem(request):
+        return defaults.bad_request(request, exception)
+    return _respond(_kind(exception) or _kind_of(BadRequest))
+
+
+def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
+    if not _wants_problem(request):
+        return defaults.permission_denied(request, exception)
+    return _respond(_kind_of(PermissionDenied))
+
+
+def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
+    if not _wants_problem(request):
+        return defaults.page_not_found(request, exception)
+    return _respond(_kind_of(Http404))
+
+
+def server_error(request: HttpRequest) -> HttpResponse:
+    if not _wants_problem(request):
+        return defaults.server_error(request)
+    kind = Kind(
+        status=HTTPStatus.INTERNAL_SERVER_ERROR,
+        code="internal_error",
+        title="Internal Server Error",
+        detail="Something went wrong on our side. The request id finds it in the log.",
+    )
+    return _respond(kind, request_id=getattr(request, "request_id", None))
+
+
+def _kind_of(cause: type[Exception]) -> Kind:
+    return _FRAMEWORK[cause]
+
+
+def _wants_problem(request: HttpRequest) -> bool:
+    return request.path_info.startswith("/api/")
+
+
+def _respond(kind: Kind, **members: Any) -> HttpResponse:
+    body = document(status=kind.status, code=kind.code, title=kind.title, detail=kind.detail or "", **members)
+    return JsonResponse(body, status=kind.status, content_type=CONTENT_TYPE)

@@ -1,0 +1,1 @@
+"""Django settings, one module per kind of installation: local, production, test."""

@@ -1,0 +1,25 @@
+"""Every route of the site, and what is answered where there is none."""
+
+from django.contrib import admin
+from django.urls import include, path, re_path
+from drf_spectacular.views import SpectacularAPIView
+
+from chatsite import health, metrics, problems
+
+urlpatterns = [
+    path("", include("conversations.page_urls")),
+    path("", include("chatsite.accounts.urls")),
+    path("api/v1/", include("conversations.rest.urls")),
+    path("api/schema", SpectacularAPIView.as_view(), name="api-schema"),
+    # A route, not only handler404: no slash is appended under /api/, and DEBUG shows no page there either.
+    re_path(r"^api(?:/|$)", problems.no_route),
+    path("admin/", admin.site.urls),
+    path("healthz", health.alive, name="healthz"),
+    path("readyz", health.ready, name="readyz"),
+    path("metrics", metrics.metrics, name="metrics"),
+]
+
+handler400 = "chatsite.problems.bad_request"
+handler403 = "chatsite.problems.forbidden"
+handler404 = "chatsite.problems.not_found"
+handler500 = "chatsite.problems.server_error"

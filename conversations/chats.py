@@ -1,0 +1,100 @@
+"""Writing chats: create, rename, delete. And the answers that runs leave in them."""
+
+from datetime import datetime
+from uuid import UUID
+
+from django.db import transaction
+
+from conversations import limits, selectors
+from conversations.models import Chat, Message, Turn
+from inference import api as inference
+from inference.contracts import SettledRun
+from inference.errors import RunNotFound
+
+_STATES = {
+    "done": Message.State.COMPLETE,
+    "cancelled": Message.State.STOPPED,
+    "interrupted": Message.State.INTERRUPTED,
+    "failed": Message.State.FAILED,
+}
+
+
+def create(*, owner_id: UUID, title: str, pool: str | None, now: datetime) -> Chat:
+    """Open a chat. Raises InvalidRequest, inference's PoolNotFound."""
+    limits.check_title(title)
+    chosen = inference.pool_for(user_id=owner_id, slug=pool)
+    return Chat.objects.create(
+        owner_id=owner_id, title=title.strip(), pool=chosen.slug, created_at=now, last_active_at=now
+    )
+
+
+def change(*, owner_id: UUID, chat_id: UUID, title: str | None, pool: str | None) -> Chat:
+    """Rename a chat or let another pool answer in it; None leaves a value. Raises as `create`, and ChatNotFound."""
+    chat = selectors.chat_for(owner_id=owner_id, chat_id=chat_id)
+    if title is not None:
+        limits.check_title(title)
+        chat.title = title.strip()
+    if pool is not None:
+        chat.pool = inference.pool_for(user_id=owner_id, slug=pool).slug
+    chat.save(update_fields=["title", "pool"])
+    return chat
+
+
+def delete(*, owner_id: UUID, chat_id: UUID, now: datetime) -> None:
+    """Remove a chat. It is gone at once; an answer in progress is stopped first, the content goes when it ended.
+
+    Raises ChatNotFound.
+    """
+    chat = selectors.chat_for(owner_id=owner_id, chat_id=chat_id)
+    Chat.objects.filter(id=chat.id, deleted_at__isnull=True).update(deleted_at=now)
+    running = inference.active_run(chat_id=chat.id)
+    if running is not None:
+        try:
+            inference.cancel(owner_id=owner_id, run_id=running, now=now)
+        except RunNotFound:
+            running = None
+    if running is None:
+        purge(chat_id=chat.id)
+
+
+def purge(*, chat_id: UUID) -> None:
+    """Erase a deleted chat's content, unless an answer of it is still in progress: its end does it then."""
+    with transaction.atomic():
+        chat = Chat.objects.select_for_update().filter(id=chat_id, deleted_at__isnull=False).first()
+        if chat is not None and inference.active_run(chat_id=chat_id) is None:
+            inference.forget_chat(chat_id=chat_id)
+            chat.delete()
+
+
+def store_answer(settled: SettledRun) -> None:
+    """Store a settled run's answer in its chat; call it inside the settlement's transaction.
+
+    A chat that was deleted meanwhile takes no answer: it is erased after the commit.
+    """
+    turn = Turn.objects.filter(run_id=settled.run_id).first()
+    chat = Chat.objects.select_for_update().filter(id=settled.chat_id).first()
+    if turn is None or chat is None:
+        return
+    if chat.deleted_at is not None:
+        transaction.on_commit(lambda: purge(chat_id=settled.chat_id))
+        return
+    state = _STATES[settled.status]
+    replaced = Message.objects.filter(id=settled.message_id).update(
+        content=settled.text, state=state, hidden=False, token_count=settled.output_tokens
+    )
+    if not replaced:
+        chat.last_seq += 1
+        Message.objects.create(
+            id=settled.message_id,
+            chat=chat,
+            turn=turn,
+            seq=chat.last_seq,
+            role=Message.Role.ASSISTANT,
+            content=settled.text,
+            state=state,
+            token_count=settled.output_tokens,
+            run_id=settled.run_id,
+            created_at=settled.finished_at,
+        )
+    chat.last_active_at = settled.finished_at
+    chat.save(update_fields=["last_seq", "last_active_at"])

@@ -1,0 +1,66 @@
+"""The base of consumers that stream an HTTP response.
+
+Channels' AsyncHttpConsumer runs `handle` inside its receive loop: while it streams it cannot see the client leave, and
+an error in it leaves the request hanging. Here the work runs in a task of its own beside a watch for the disconnect.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import structlog
+from channels.generic.http import AsyncHttpConsumer
+
+log = structlog.get_logger(__name__)
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class BodyTooLarge(Exception):
+    """The request's body exceeds what the consumer takes."""
+
+
+class StreamingConsumer(AsyncHttpConsumer):  # type: ignore[misc] # Channels has no types
+    """Override `handle(body)`; it is cancelled when the client goes away, and its errors end the response."""
+
+    max_body_bytes = 8_000_000
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.scope = scope
+        self.base_send = send
+        body = await self._read_body(receive)
+        if body is None:
+            return
+        work = asyncio.ensure_future(self.handle(body))
+        leaving = asyncio.ensure_future(_until_disconnect(receive))
+        try:
+            await asyncio.wait({work, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (work, leaving):
+                task.cancel()
+            results = await asyncio.gather(work, leaving, return_exceptions=True)
+        error = results[0]
+        if isinstance(error, Exception):
+            # The server must see it: it answers 500 or, in the middle of a stream, cuts the connection.
+            raise error
+
+    async def _read_body(self, receive: Receive) -> bytes | None:
+        """The whole body; None when the client went away first. Raises BodyTooLarge."""
+        parts, size = [], 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > self.max_body_bytes:
+                raise BodyTooLarge
+            if not message.get("more_body"):
+                return b"".join(parts)
+
+
+async def _until_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,41 @@
+"""What a message and its turn id may be, checked before anything is stored."""
+
+from conversations.errors import InvalidRequest
+
+MAX_CONTENT_CHARACTERS = 400_000
+MAX_TURN_ID_CHARACTERS = 128
+MAX_TITLE_CHARACTERS = 200
+
+
+def check_text(text: str, *, field: str, most: int, blank_allowed: bool = False) -> None:
+    """Raise InvalidRequest for text that is blank, too long, or not storable Unicode."""
+    if not blank_allowed and not text.strip():
+        raise InvalidRequest(field=field, reason="must not be blank")
+    if len(text) > most:
+        raise InvalidRequest(field=field, reason=f"has {len(text):,} characters; at most {most:,} are allowed")
+    if "\0" in text:
+        raise InvalidRequest(field=field, reason="must not contain NUL characters")
+    # A lone surrogate is no character: neither a database nor a tokenizer can encode it.
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise InvalidRequest(field=field, reason="must be valid Unicode: it contains a lone surrogate")
+
+
+def check_content(content: str) -> None:
+    check_text(content, field="content", most=MAX_CONTENT_CHARACTERS)
+
+
+def check_turn_id(client_turn_id: str) -> None:
+    check_text(client_turn_id, field="client_turn_id", most=MAX_TURN_ID_CHARACTERS)
+
+
+def check_title(title: str) -> None:
+    check_text(title, field="title", most=MAX_TITLE_CHARACTERS, blank_allowed=True)
+
+
+def output_tokens(wanted: int | None, *, most: int) -> int:
+    """The output that was asked for, or all that the pool allows. Raises InvalidRequest."""
+    if wanted is None:
+        return most
+    if not 1 <= wanted <= most:
+        raise InvalidRequest(field="max_output_tokens", reason=f"must be from 1 to {most:,}")
+    return wanted

@@ -1,0 +1,128 @@
+"""Reads: chats, messages and turns, always of one owner."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.db.models import QuerySet
+
+from conversations.context import PastMessage
+from conversations.contracts import MessageInfo
+from conversations.errors import ChatNotFound
+from conversations.models import Chat, Message, Turn
+from inference import api as inference
+
+# A message takes at least this many tokens of a prompt: its content, and the template around it.
+_LEAST_TOKENS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActiveRun:
+    """Where to follow the answer that a chat is waiting for."""
+
+    id: UUID
+    events_url: str
+
+
+def events_url(run_id: UUID) -> str:
+    return f"/api/v1/runs/{run_id}/events"
+
+
+def chats_of(*, owner_id: UUID) -> QuerySet[Chat]:
+    """The owner's chats."""
+    return Chat.objects.filter(owner_id=owner_id, deleted_at__isnull=True)
+
+
+def chat_for(*, owner_id: UUID, chat_id: UUID) -> Chat:
+    """One chat of this owner. Raises ChatNotFound."""
+    chat = chats_of(owner_id=owner_id).filter(id=chat_id).first()
+    if chat is None:
+        raise ChatNotFound
+    return chat
+
+
+def chat_with_run(*, owner_id: UUID, chat_id: UUID, run_id: UUID) -> Chat:
+    """One chat of this owner in which the run answers a turn. Raises ChatNotFound."""
+    chat = chat_for(owner_id=owner_id, chat_id=chat_id)
+    if not Turn.objects.filter(chat=chat, run_id=run_id).exists():
+        raise ChatNotFound
+    return chat
+
+
+def recent_chats(*, owner_id: UUID, limit: int) -> list[Chat]:
+    """The owner's chats, last active first."""
+    return list(chats_of(owner_id=owner_id)[:limit])
+
+
+def messages_of(*, chat: Chat) -> QuerySet[Message]:
+    """The chat's visible messages, newest first."""
+    return Message.objects.filter(chat=chat, hidden=False).order_by("-seq")
+
+
+def latest_messages(*, chat: Chat, limit: int) -> list[Message]:
+    """The chat's newest messages, newest first."""
+    return list(messages_of(chat=chat)[:limit])
+
+
+def active_run(*, chat: Chat) -> ActiveRun | None:
+    """The run that the chat is waiting for."""
+    return active_runs(chats=[chat]).get(chat.id)
+
+
+def active_runs(*, chats: list[Chat]) -> dict[UUID, ActiveRun]:
+    """Chat id → the run it is waiting for, for those that wait."""
+    found = inference.active_runs(chat_ids=[chat.id for chat in chats])
+    return {chat_id: ActiveRun(id=run_id, events_url=events_url(run_id)) for chat_id, run_id in found.items()}
+
+
+def turn_of(*, chat_id: UUID, client_turn_id: str) -> Turn | None:
+    """The chat's turn of this name."""
+    return Turn.objects.filter(chat_id=chat_id, client_turn_id=client_turn_id).first()
+
+
+def user_message_of(turn: Turn) -> MessageInfo:
+    """The message that began a turn."""
+    return message_info(Message.objects.get(turn=turn, role=Message.Role.USER))
+
+
+def history(*, chat: Chat, token_budget: int) -> list[PastMessage]:
+    """The chat's newest messages that could fit `token_budget`, oldest first.
+
+    Reads no more of a long chat than that, so that sending does not slow down as a chat grows.
+    """
+    newest_first = (
+        messages_of(chat=chat)
+        .exclude(role=Message.Role.ASSISTANT, content="")
+        .values_list("seq", "role", "content", "token_count")
+    )
+    return list(reversed(list(_within(newest_first, token_budget=token_budget))))
+
+
+def _within(
+    rows: "QuerySet[Message, tuple[int, str, str, int]]", *, token_budget: int, batch: int = 40
+) -> Iterator[PastMessage]:
+    start = 0
+    while True:
+        page = list(rows[start : start + batch])
+        for seq, role, content, token_count in page:
+            token_budget -= max(token_count, _LEAST_TOKENS)
+            # One beyond the budget, so that the assembly knows that something is left out.
+            yield PastMessage(seq=seq, role=role, content=content)
+            if token_budget < 0:
+                return
+        if len(page) < batch:
+            return
+        start += batch
+
+
+def message_info(message: Message) -> MessageInfo:
+    return MessageInfo(
+        id=message.id,
+        chat_id=message.chat_id,
+        seq=message.seq,
+        role=message.role,
+        content=message.content,
+        state=message.state,
+        run_id=message.run_id,
+        created_at=message.created_at,
+    )

@@ -1,0 +1,167 @@
+"""Event streams over HTTP: a run's entries as server-sent events (docs/streaming.md).
+
+Django decides, this layer streams: the request goes through the Django application as any other, with its
+authentication, throttles and refusals, and only a success is answered with a stream.
+"""
+
+import asyncio
+import contextlib
+import json
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from channels.db import database_sync_to_async
+
+from conversations.event_consumer import Receive, Scope, Send, StreamingConsumer
+from inference import api as inference
+from inference.contracts import START, Cursor, Entry, RunState, StreamHub
+
+QUIET_S = 15.0
+EVENT_STREAM = b"text/event-stream"
+_MESSAGES = re.compile(r"^/api/v1/chats/[^/]+/messages$")
+_EVENTS = re.compile(r"^/api/v1/runs/[^/]+/events$")
+_HEADERS = [
+    (b"Content-Type", b"text/event-stream; charset=utf-8"),
+    (b"Cache-Control", b"no-store"),
+    # nginx would otherwise hold frames back.
+    (b"X-Accel-Buffering", b"no"),
+]
+
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What Django answered."""
+
+    status: int = 500
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    body: bytearray = field(default_factory=bytearray)
+
+    @property
+    def is_json(self) -> bool:
+        return any(name.lower() == b"content-type" and b"json" in value for name, value in self.headers)
+
+
+def wants_stream(scope: Scope) -> bool:
+    """Whether the request asks for a run's events."""
+    if scope["type"] != "http":
+        return False
+    if scope["method"] == "GET":
+        return _EVENTS.match(scope["path"]) is not None
+    return (
+        scope["method"] == "POST"
+        and _MESSAGES.match(scope["path"]) is not None
+        and any(name == b"accept" and EVENT_STREAM in value for name, value in scope["headers"])
+    )
+
+
+class EventStreamConsumer(StreamingConsumer):
+    """Answers one request with a run's events, or with whatever Django refuses it with."""
+
+    def __init__(self, *, hub: StreamHub, django: Application) -> None:
+        super().__init__()
+        self._hub = hub
+        self._django = django
+
+    async def handle(self, body: bytes) -> None:
+        answer = await self._ask_django(body)
+        if answer.status not in (200, 202) or not answer.is_json:
+            await self.send_headers(status=answer.status, headers=answer.headers)
+            await self.send_body(bytes(answer.body))
+            return
+        grant = json.loads(answer.body)
+        if self.scope["method"] == "POST":
+            run = grant["run"]
+            run_id, after = UUID(run["id"]), START
+            known = RunState(
+                status=run["status"],
+                epoch=run["epoch"],
+                is_terminal=run["status"] not in ("queued", "streaming"),
+                message_id=_uuid(run["message_id"]),
+            )
+            first = frame(event="run", data=answer.body.decode())
+        else:
+            run_id, after = UUID(grant["run_id"]), Cursor.parse(grant["after"])
+            known = RunState(
+                status=grant["status"],
+                epoch=grant["epoch"],
+                is_terminal=grant["is_terminal"],
+                message_id=_uuid(grant["message_id"]),
+            )
+            # Something must be sent for the headers to leave; a comment is nothing to a reader.
+            first = b": following\n\n"
+        kept = [(name, value) for name, value in answer.headers if name.lower() in (b"x-request-id", b"set-cookie")]
+        await self.send_headers(status=200, headers=[*_HEADERS, *kept])
+        await self.send_body(first, more_body=True)
+        await self._stream(run_id=run_id, after=after, known=known)
+        await self.send_body(b"")
+
+    async def _stream(self, *, run_id: UUID, after: Cursor, known: RunState) -> None:
+        async def state() -> RunState | None:
+            found: RunState | None = await database_sync_to_async(inference.run_state)(run_id=run_id)
+            return found
+
+        following = self._hub.follow(run_id=run_id, after=after, known=known, state=state, quiet_s=QUIET_S)
+        async with contextlib.aclosing(following) as entries:
+            async for entry in entries:
+                if isinstance(entry, Entry):
+                    await self.send_body(frame(id=str(entry.id), event=entry.type, data=entry.data), more_body=True)
+                else:
+                    await self.send_body(b": still here\n\n", more_body=True)
+
+    async def _ask_django(self, body: bytes) -> _Answer:
+        """Put the request through Django, asking for JSON."""
+        answer = _Answer()
+        given = asyncio.Event()
+        headers = [(name, value) for name, value in self.scope["headers"] if name != b"accept"]
+        scope = {**self.scope, "headers": [*headers, (b"accept", b"application/json")]}
+        pending = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive() -> dict[str, object]:
+            if pending:
+                return pending.pop()
+            # Django watches for the client to leave; that is the consumer's matter.
+            await given.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: dict[str, object]) -> None:
+            if message["type"] == "http.response.start":
+                answer.status = int(str(message["status"]))
+                answer.headers = list(message.get("headers", []))  # type: ignore[call-overload]
+            else:
+                answer.body += message.get("body", b"")  # type: ignore[arg-type]
+                if not message.get("more_body"):
+                    given.set()
+
+        await self._django(scope, receive, send)  # type: ignore[arg-type]
+        return answer
+
+
+def frame(*, event: str, data: str, id: str | None = None) -> bytes:  # noqa: A002 - the field's name in the format
+    """One server-sent event. `data` is one line."""
+    head = f"id: {id}\n" if id is not None else ""
+    return f"{head}event: {event}\ndata: {data}\n\n".encode()
+
+
+def stream_http(django: Application) -> Application:
+    """The HTTP application: event streams here, everything else in Django."""
+    # One hub per event loop, that is per process: a server runs one loop; tests run one after another.
+    hubs: dict[asyncio.AbstractEventLoop, StreamHub] = {}
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        if not wants_stream(scope):
+            await django(scope, receive, send)
+            return
+        loop = asyncio.get_running_loop()
+        if loop not in hubs:
+            hubs[loop] = inference.stream_hub()
+        await EventStreamConsumer(hub=hubs[loop], django=django)(scope, receive, send)
+
+    return application
+
+
+def _uuid(text: str | None) -> UUID | None:
+    return None if text is None else UUID(text)

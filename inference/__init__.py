@@ -1,0 +1,1 @@
+"""Runs of served models: pools, admission, scheduling, event streams and the GPU worker."""

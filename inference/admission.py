@@ -1,0 +1,112 @@
+"""Admission: may this turn run, and what is held for it until it settles.
+
+The reservation is one Redis script; the account it is made in is rebuilt from the database when Redis does not know
+it. Source of the rules: the turn protocol's P2 and RB (docs/turn.md).
+"""
+
+from datetime import datetime
+from uuid import UUID
+
+from django.db import transaction
+from uuid6 import uuid7
+
+from billing import api as billing
+from billing.contracts import Limits
+from inference import store
+from inference.cell import admission
+from inference.cell.errors import StoreUnavailable
+from inference.cell.link import Cell
+from inference.contracts import Admission
+from inference.errors import AdmissionRefused, ServiceUnavailable
+from inference.models import ModelPool, Run
+
+# A refusal by concurrency ends when one of the user's answers does; nobody knows when, so ask again soon.
+RETRY_CONCURRENCY_S = 5
+_TRIES = 5
+
+
+def admit(
+    *,
+    user_id: UUID,
+    pool: ModelPool,
+    turn: str,
+    base_epoch: int,
+    tokens: int,
+    limits: Limits,
+    min_generation: int,
+    now: datetime,
+) -> Admission:
+    """Hold `tokens` (prompt plus allowed output) for one turn's present admission, all or nothing.
+
+    The same turn and base epoch get the first hold again. Raises AdmissionRefused at a limit of the user's own and
+    ServiceUnavailable when Redis or every worker of the pool is away.
+    """
+    try:
+        cell = store.connector().cell()
+        for _ in range(_TRIES):
+            call = admission.admit(
+                cell.keys,
+                user_id=user_id,
+                pool=pool.slug,
+                turn=turn,
+                base_epoch=base_epoch,
+                admission_id=uuid7(),
+                min_generation=min_generation,
+                tokens=tokens,
+                concurrent_runs=limits.concurrent_runs,
+                now_ms=int(now.timestamp() * 1000),
+            )
+            match admission.read_verdict(cell.call(call)):
+                case admission.Admitted(admission_id=admission_id, generation=generation):
+                    return Admission(admission_id=admission_id, generation=generation, user_id=user_id)
+                case admission.Refused(limit=limit, maximum=maximum):
+                    raise AdmissionRefused(limit=limit, maximum=maximum, retry_after=RETRY_CONCURRENCY_S)
+                case admission.NoWorker():
+                    raise ServiceUnavailable(reason="no worker can answer at the moment")
+                case admission.AccountAbsent():
+                    rebuild(cell, user_id=user_id, now=now)
+                case admission.AccountStale():
+                    raise ServiceUnavailable(reason="the quota account is being rebuilt", retry_after=1)
+    except StoreUnavailable as error:
+        raise ServiceUnavailable(reason="the service's memory is away") from error
+    raise ServiceUnavailable(reason="the quota account cannot be rebuilt at the moment", retry_after=1)
+
+
+def rebuild(cell: Cell, *, user_id: UUID, now: datetime) -> None:
+    """Load the user's account into `cell` from the ledger and the runs in progress.
+
+    The new generation voids acceptances made under counters that are gone. The cell is bound to the incarnation
+    known before the database is read, so that a late load never lands in a newer one. Raises StoreUnavailable.
+    """
+    with transaction.atomic():
+        generation = billing.advance_generation(user_id=user_id)
+        live = [
+            admission.LiveReservation(
+                admission_id=run.admission_id, turn=run.turn, base_epoch=run.base_epoch, tokens=run.reserved_tokens
+            )
+            for run in Run.objects.filter(owner_id=user_id, status__in=Run.ACTIVE).defer("prompt_ids", "carry_ids")
+        ]
+        used = billing.used_tokens(user_id=user_id, except_admissions=[hold.admission_id for hold in live])
+    cell.call(
+        admission.load(
+            cell.keys,
+            user_id=user_id,
+            generation=generation,
+            used=used,
+            live=live,
+            now_ms=int(now.timestamp() * 1000),
+        )
+    )
+
+
+def settle(*, user_id: UUID, admission_id: UUID) -> None:
+    """Turn a settled turn's hold into what its ledger rows charge. Raises StoreUnavailable."""
+    tokens = billing.charged(admission_id=admission_id)
+    cell = store.connector().cell()
+    cell.call(admission.settle(cell.keys, user_id=user_id, admission_id=admission_id, tokens=tokens))
+
+
+def release(held: Admission) -> None:
+    """Give back the hold of a turn that was not accepted. Raises StoreUnavailable."""
+    cell = store.connector().cell()
+    cell.call(admission.settle(cell.keys, user_id=held.user_id, admission_id=held.admission_id, tokens=0))

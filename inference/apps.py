@@ -1,0 +1,8 @@
+"""Django's registration of the inference app."""
+
+from django.apps import AppConfig
+
+
+class InferenceConfig(AppConfig):
+    name = "inference"
+    default_auto_field = "django.db.models.BigAutoField"

@@ -1,0 +1,1 @@
+"""One cell's state in Redis: admission, queue, event streams and workers. Knows no Django."""

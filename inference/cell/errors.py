@@ -1,0 +1,5 @@
+"""What can go wrong between a process and its Redis."""
+
+
+class StoreUnavailable(Exception):
+    """Redis did not answer, or is not the incarnation that the operation began in; start again at the database."""

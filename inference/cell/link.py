@@ -1,0 +1,263 @@
+"""Connections to Redis, each bound to one incarnation of the server.
+
+A `Cell` is a client whose every connection was seen to reach the same server run (`run_id`). When a connection
+fails or reaches another run, the cell is dropped and the operation starts again at its database read; a command is
+never sent a second time behind the caller's back.
+"""
+
+import asyncio
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from inference.cell.errors import StoreUnavailable
+from inference.cell.keys import Keys
+
+Argument = str | bytes | int | float
+T = TypeVar("T")
+Reply = Any  # whatever the script returns: integers, strings and lists of them
+
+_INCLUDE = "-- include: "
+
+
+def _load_scripts() -> dict[str, str]:
+    folder = Path(__file__).parent / "lua"
+    sources = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.lua"))}
+    scripts: dict[str, str] = {}
+    for name, source in sources.items():
+        lines = [
+            sources[line.removeprefix(_INCLUDE).strip()] if line.startswith(_INCLUDE) else line
+            for line in source.splitlines()
+        ]
+        scripts[name] = "\n".join(lines)
+    return scripts
+
+
+SCRIPTS = _load_scripts()
+# The server names a script by its SHA-1; nothing here depends on its strength.
+SHAS = {name: hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest() for name, text in SCRIPTS.items()}
+
+
+def _run_id(info: Any) -> str:
+    text = info.decode() if isinstance(info, bytes) else str(info)
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        if key == "run_id":
+            return value.strip()
+    raise redis.ConnectionError("the server does not tell its run_id")
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptCall:
+    """A script with its keys and arguments, ready to be run."""
+
+    script: str
+    keys: Sequence[str]
+    args: Sequence[Argument]
+
+
+class _Binding:
+    """The incarnation that all connections of one cell must show."""
+
+    def __init__(self) -> None:
+        self.run_id: str | None = None
+
+    def check(self, run_id: str) -> None:
+        if self.run_id is None:
+            self.run_id = run_id
+        elif self.run_id != run_id:
+            raise redis.ConnectionError("Redis restarted: another incarnation answers")
+
+
+def _handshake() -> list[tuple[str, ...]]:
+    return [("INFO", "server"), *(("SCRIPT LOAD", text) for text in SCRIPTS.values())]
+
+
+class Cell:
+    """A thread-safe client of one incarnation. All methods raise StoreUnavailable."""
+
+    def __init__(self, *, client: redis.Redis, keys: Keys, drop: Callable[["Cell"], None]) -> None:
+        self.client = client
+        self.keys = keys
+        self._drop = drop
+
+    def call(self, call: ScriptCall) -> Reply:
+        """Run one script."""
+        return self.run(lambda client: client.evalsha(SHAS[call.script], len(call.keys), *call.keys, *call.args))
+
+    def run(self, operation: Callable[[redis.Redis], T]) -> T:
+        """Run one client operation."""
+        try:
+            return operation(self.client)
+        except (RedisError, OSError) as error:
+            self._drop(self)
+            raise StoreUnavailable(str(error)) from error
+
+    def close(self) -> None:
+        self.client.close()
+
+
+class Connector:
+    """Makes the process's current `Cell`, and a new one after a failure. Thread-safe."""
+
+    def __init__(self, *, url: Callable[[], str], tag: str = "c0", timeout_s: float = 2.0) -> None:
+        self._url = url
+        self._tag = tag
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._cell: Cell | None = None
+
+    def cell(self) -> Cell:
+        """The current cell. Raises StoreUnavailable when Redis cannot be reached."""
+        cell = self._cell
+        if cell is not None:
+            return cell
+        with self._lock:
+            if self._cell is None:
+                self._cell = self._connect()
+            return self._cell
+
+    def close(self) -> None:
+        with self._lock:
+            cell, self._cell = self._cell, None
+        if cell is not None:
+            cell.close()
+
+    def _drop(self, cell: Cell) -> None:
+        with self._lock:
+            if self._cell is cell:
+                self._cell = None
+        cell.close()
+
+    def _connect(self) -> Cell:
+        binding = _Binding()
+
+        def on_connect(connection: Any) -> None:
+            connection.on_connect()
+            connection.send_packed_command(connection.pack_commands(_handshake()))
+            info = connection.read_response()
+            for _ in SCRIPTS:
+                connection.read_response()
+            binding.check(_run_id(info))
+
+        try:
+            pool = redis.ConnectionPool.from_url(
+                self._url(),
+                decode_responses=True,
+                socket_timeout=self._timeout_s,
+                socket_connect_timeout=self._timeout_s,
+                retry=Retry(NoBackoff(), 0),
+                redis_connect_func=on_connect,
+                max_connections=1024,
+            )
+            client = redis.Redis(connection_pool=pool)
+            client.ping()
+        except (RedisError, OSError) as error:
+            raise StoreUnavailable(str(error)) from error
+        if binding.run_id is None:
+            raise StoreUnavailable("the server does not tell its run_id")
+        return Cell(client=client, keys=Keys(binding.run_id, self._tag), drop=self._drop)
+
+
+class AsyncCell:
+    """A client of one incarnation for one event loop. All methods raise StoreUnavailable."""
+
+    def __init__(self, *, client: redis.asyncio.Redis, keys: Keys, drop: Callable[["AsyncCell"], None]) -> None:
+        self.client = client
+        self.keys = keys
+        self._drop = drop
+
+    async def call(self, call: ScriptCall) -> Reply:
+        """Run one script."""
+        return (await self.call_many([call]))[0]
+
+    async def call_many(self, calls: Sequence[ScriptCall]) -> list[Reply]:
+        """Run several scripts in one round trip; each is atomic, the whole is not."""
+        pipeline = self.client.pipeline(transaction=False)
+        for call in calls:
+            pipeline.execute_command("EVALSHA", SHAS[call.script], len(call.keys), *call.keys, *call.args)
+        try:
+            return await pipeline.execute()
+        except (RedisError, OSError) as error:
+            self.drop()
+            raise StoreUnavailable(str(error)) from error
+
+    def drop(self) -> None:
+        """Give this cell up after a failure; the connector makes a new one."""
+        self._drop(self)
+
+    async def close(self) -> None:
+        await self.client.aclose()
+        await self.client.connection_pool.disconnect()
+
+
+class AsyncConnector:
+    """Makes one event loop's current `AsyncCell`, and a new one after a failure."""
+
+    def __init__(self, *, url: Callable[[], str], tag: str = "c0", timeout_s: float = 2.0) -> None:
+        self._url = url
+        self._tag = tag
+        self._timeout_s = timeout_s
+        self._cell: AsyncCell | None = None
+        self._lock = asyncio.Lock()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def cell(self) -> AsyncCell:
+        """The current cell. Raises StoreUnavailable when Redis cannot be reached."""
+        if self._cell is None:
+            async with self._lock:
+                if self._cell is None:
+                    self._cell = await self._connect()
+        return self._cell
+
+    async def close(self) -> None:
+        cell, self._cell = self._cell, None
+        if cell is not None:
+            await cell.close()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+    def _drop(self, cell: AsyncCell) -> None:
+        if self._cell is cell:
+            self._cell = None
+            task = asyncio.get_running_loop().create_task(cell.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def _connect(self) -> AsyncCell:
+        binding = _Binding()
+
+        async def on_connect(connection: Any) -> None:
+            await connection.on_connect()
+            await connection.send_packed_command(connection.pack_commands(_handshake()))
+            info = await connection.read_response()
+            for _ in SCRIPTS:
+                await connection.read_response()
+            binding.check(_run_id(info))
+
+        try:
+            pool = redis.asyncio.ConnectionPool.from_url(
+                self._url(),
+                decode_responses=True,
+                socket_timeout=self._timeout_s,
+                socket_connect_timeout=self._timeout_s,
+                retry=AsyncRetry(NoBackoff(), 0),
+                redis_connect_func=on_connect,
+                max_connections=1024,
+            )
+            client = redis.asyncio.Redis(connection_pool=pool)
+            await client.ping()
+        except (RedisError, OSError) as error:
+            raise StoreUnavailable(str(error)) from error
+        if binding.run_id is None:
+            raise StoreUnavailable("the server does not tell its run_id")
+        return AsyncCell(client=client, keys=Keys(binding.run_id, self._tag), drop=self._drop)

@@ -1,0 +1,22 @@
+-- Append a run's terminal event once. It names the last content entry, or nothing where the stream does not hold the
+-- whole text, so that a follower knows whether it missed some.
+-- KEYS  1 stream  2 stream state
+-- ARGV  1 channel  2 epoch  3 base epoch  4 seq of terminal events  5 type  6 data (non-empty JSON object without last)
+--       7 the answer's whole text  8 stream's time to live (ms)
+-- Returns 1 when appended, 0 when the stream is newer or closed already.
+-- include: _content
+local epoch = tonumber(ARGV[2])
+local state = redis.call('HMGET', KEYS[2], 'epoch', 'mode')
+local known = tonumber(state[1] or -1)
+if known > epoch or (known == epoch and state[2] == 'closed') then return 0 end
+local _, text, last = content(KEYS[1], ARGV[3])
+local named = 'null'
+if text == ARGV[7] then named = '"' .. last .. '"' end
+local id = ARGV[2] .. '-' .. ARGV[4]
+local data = string.sub(ARGV[6], 1, -2) .. ',"last":' .. named .. '}'
+redis.call('XADD', KEYS[1], id, 't', ARGV[5], 'd', data)
+redis.call('HSET', KEYS[2], 'epoch', ARGV[2], 'mode', 'closed', 'last', id)
+redis.call('PEXPIRE', KEYS[1], ARGV[8])
+redis.call('PEXPIRE', KEYS[2], ARGV[8])
+redis.call('PUBLISH', ARGV[1], id .. '\n' .. ARGV[5] .. '\n' .. data)
+return 1

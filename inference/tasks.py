@@ -1,0 +1,11 @@
+"""Celery tasks of the inference app."""
+
+from celery import shared_task
+
+from inference import serving, worker_hooks as worker_hooks
+
+
+@shared_task(name="inference.tasks.generate", ignore_result=True, acks_late=False)
+def generate(pool: str) -> None:
+    """A wake-up for a pool's worker: serve what waits. It names no run, so losing it loses nothing."""
+    serving.serve_waiting(pool=pool)

@@ -1,0 +1,318 @@
+"""Turns chats into prompt token ids, the same way everywhere.
+
+Every count and every prompt comes from here, so that what is checked against the window is what the engine
+gets. Web processes use it too: no transformers, no vllm.
+"""
+
+import json
+import re
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from huggingface_hub import snapshot_download
+from jinja2.ext import Extension, loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.decoders import DecodeStream
+
+ROLES = frozenset({"system", "user", "assistant", "tool"})
+# What a tokenizer needs from a model's folder; weights are left alone.
+FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "config.json",
+    "generation_config.json",
+)
+_PRIVATE_USE = range(0xF0000, 0xFFFFE)
+
+
+class TokenizerUnavailable(Exception):
+    """The model's tokenizer or chat template cannot be had; `reason` says what is missing."""
+
+    def __init__(self, *, model: str, reason: str) -> None:
+        super().__init__(f"No tokenizer for model {model!r}: {reason}")
+        self.model = model
+        self.reason = reason
+
+
+class ChatTemplateRefused(Exception):
+    """The model's own template rejects this sequence of messages (roles out of order, say)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTurn:
+    """One message of a prompt. The role goes into the template raw, so it must be one of `ROLES`."""
+
+    role: str
+    content: str
+
+    def __post_init__(self) -> None:
+        if self.role not in ROLES:
+            raise ValueError(f"unknown chat role {self.role!r}")
+
+
+class ChatTokenizer:
+    """One model's tokenizer and chat template. Thread-safe: nothing changes after construction.
+
+    Contents are data: a special token spelt out in a message ("<|im_end|>") becomes ordinary text, so no
+    user can end a turn or open a system turn. For every other content the ids equal those of
+    transformers' `apply_chat_template`.
+    """
+
+    def __init__(
+        self,
+        *,
+        tokenizer: Tokenizer,
+        template: str,
+        special_tokens: Mapping[str, str],
+        stop_ids: Iterable[int] = (),
+    ) -> None:
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        added = tokenizer.get_added_tokens_decoder()
+        specials = sorted(token.content for token in added.values() if token.special and token.content)
+        self.special_ids = frozenset(i for i, token in added.items() if token.special)
+        self.stop_ids = frozenset(stop_ids)
+        self._template = _compile(template)
+        self._template_arguments = dict(special_tokens)
+        self._tokenizer = tokenizer
+        # `encode_special_tokens` is a mode of the whole object, not of a call: two objects, two modes.
+        self._literal = Tokenizer.from_str(tokenizer.to_str())
+        self._literal.encode_special_tokens = True
+        self._mark = f"\N{REPLACEMENT CHARACTER}{secrets.token_hex(16)}\N{REPLACEMENT CHARACTER}"
+        self._literal.add_tokens([AddedToken(self._mark, special=False, normalized=False)])
+        self._mark_id: int | None = self._literal.token_to_id(self._mark)
+        self._edges = sorted({edge for token in specials for edge in (token[0], token[-1])})
+        self._hazard = _hazard(specials)
+
+    def encode_chat(self, messages: Sequence[ChatTurn], *, add_generation_prompt: bool = True) -> list[int]:
+        """The prompt's token ids. Raises ChatTemplateRefused."""
+        contents = [message.content for message in messages]
+        if not any(map(self._hazard, contents)):
+            text = self._render(messages, contents, add_generation_prompt)
+            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+            return ids
+        return self._encode_hazardous(messages, contents, add_generation_prompt)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of plain text; special tokens spelt out in it are ordinary characters."""
+        ids: list[int] = self._literal.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def count(self, text: str) -> int:
+        """Tokens of plain text. In a prompt it may take a token more or less where it meets the template."""
+        return len(self.encode(text))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens left out."""
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
+        return text
+
+    def stream(self, prompt_ids: Sequence[int] = ()) -> Callable[[int], str]:
+        """A function that maps each next token id to the text it completes.
+
+        The text is empty while a character is incomplete. `prompt_ids` are the tokens before the first one.
+        """
+        decoder = DecodeStream(ids=list(prompt_ids), skip_special_tokens=True)
+        return lambda token_id: decoder.step(self._tokenizer, token_id) or ""
+
+    def _render(
+        self, messages: Sequence[ChatTurn], contents: Sequence[str], add_generation_prompt: bool
+    ) -> str:
+        try:
+            return self._template.render(
+                messages=[
+                    {"role": message.role, "content": content}
+                    for message, content in zip(messages, contents, strict=True)
+                ],
+                tools=None,
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+                **self._template_arguments,
+            )
+        except jinja2.TemplateError as error:
+            raise ChatTemplateRefused(str(error)) from error
+
+    def _encode_hazardous(
+        self, messages: Sequence[ChatTurn], contents: Sequence[str], add_generation_prompt: bool
+    ) -> list[int]:
+        """Encode a chat whose contents could be read as special tokens.
+
+        1. Render with the first and last character of every special token masked in the contents, so that
+           any special token in the result is the template's own.
+        2. Put a mark that nobody can guess in the place of each and unmask the rest.
+        3. Encode that in the mode that ignores special tokens, then put the template's ids for the marks.
+
+        Cutting only at the template's special tokens, where the tokenizer cuts anyway, keeps merges
+        between template and content as they are in an ordinary prompt.
+        """
+        masks = _unused_characters(contents, len(self._edges))
+        mask = {ord(edge): char for edge, char in zip(self._edges, masks, strict=True)}
+        unmask = {ord(char): edge for edge, char in zip(self._edges, masks, strict=True)}
+        masked = [content.translate(mask) for content in contents]
+        text = self._render(messages, masked, add_generation_prompt)
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        own: list[int] = []
+        pieces: list[str] = []
+        position = 0
+        for token_id, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+            if token_id in self.special_ids:
+                pieces += [text[position:start].translate(unmask), self._mark]
+                own.append(token_id)
+                position = end
+        pieces.append(text[position:].translate(unmask))
+        literal = self._literal.encode("".join(pieces), add_special_tokens=False).ids
+        remaining = iter(own)
+        ids = [next(remaining) if i == self._mark_id else i for i in literal]
+        if [i for i in ids if i in self.special_ids] != own:
+            raise ChatTemplateRefused("a message contains a special token that cannot be made plain text")
+        return ids
+
+
+def load(model: str) -> ChatTokenizer:
+    """The tokenizer of a local model folder or of a Hugging Face model name.
+
+    Reads files, and asks the Hugging Face hub for a name: call it once and keep the result.
+    Raises TokenizerUnavailable.
+    """
+    folder = _folder(model)
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise TokenizerUnavailable(model=model, reason=f"{path} does not exist")
+    config = _read_json(folder / "tokenizer_config.json", model)
+    template = _template_source(folder, config)
+    if template is None:
+        raise TokenizerUnavailable(model=model, reason="it has no chat template (not a chat model?)")
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception
+        raise TokenizerUnavailable(model=model, reason=f"{path} is not valid: {error}") from error
+    special_tokens = _special_tokens({**_read_json(folder / "special_tokens_map.json", model), **config})
+    eos = special_tokens.get("eos_token")
+    stop_ids = {
+        *_ids(_read_json(folder / "config.json", model).get("eos_token_id")),
+        *_ids(_read_json(folder / "generation_config.json", model).get("eos_token_id")),
+        *_ids(tokenizer.token_to_id(eos) if eos else None),
+    }
+    try:
+        return ChatTokenizer(
+            tokenizer=tokenizer, template=template, special_tokens=special_tokens, stop_ids=stop_ids
+        )
+    except jinja2.TemplateError as error:
+        raise TokenizerUnavailable(model=model, reason=f"its chat template is not valid: {error}") from error
+
+
+def _folder(model: str) -> Path:
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return folder
+    if model.startswith((".", "/", "~")) or model.count("/") > 1:
+        raise TokenizerUnavailable(model=model, reason="the folder does not exist")
+    try:
+        return Path(snapshot_download(model, allow_patterns=list(FILES)))
+    except Exception as error:  # network, HTTP, cache and naming errors share no useful base
+        raise TokenizerUnavailable(
+            model=model, reason=f"no such folder, and the Hugging Face hub does not give it: {error}"
+        ) from error
+
+
+def _read_json(path: Path, model: str) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise TokenizerUnavailable(model=model, reason=f"{path} is not valid JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise TokenizerUnavailable(model=model, reason=f"{path} is not a JSON object")
+    return content
+
+
+def _template_source(folder: Path, config: Mapping[str, Any]) -> str | None:
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    template = config.get("chat_template")
+    if isinstance(template, list):  # several named ones
+        template = next((t["template"] for t in template if t.get("name") == "default"), None)
+    return template if isinstance(template, str) else None
+
+
+def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    """The named tokens a template may print: plain strings or objects with a `content`."""
+    found: dict[str, str] = {}
+    for name, value in config.items():
+        if name.endswith("_token"):
+            text = value.get("content") if isinstance(value, dict) else value
+            if isinstance(text, str):
+                found[name] = text
+    return found
+
+
+def _ids(value: object) -> list[int]:
+    """`eos_token_id` is an int, a list of ints or null, by model."""
+    values = value if isinstance(value, list) else [value]
+    return [i for i in values if isinstance(i, int)]
+
+
+def _hazard(specials: Sequence[str]) -> Callable[[str], object]:
+    """A test for contents that could form a special token, alone or with the template's text around them.
+
+    Two characters of a token's start or end anywhere, or one at the content's edge. It may say yes to
+    harmless text (a quote starting with ">"): that costs a second encoding and changes no id.
+    """
+    if not specials:
+        return lambda content: None
+    inner = sorted({re.escape(part) for token in specials for part in (token[:2], token[-2:])})
+    first = "".join(sorted({re.escape(token[0]) for token in specials}))
+    last = "".join(sorted({re.escape(token[-1]) for token in specials}))
+    return re.compile("|".join([*inner, rf"\A\s*[{last}]", rf"[{first}]\s*\Z"])).search
+
+
+def _unused_characters(contents: Sequence[str], count: int) -> list[str]:
+    used = set().union(*contents)
+    free = (char for char in map(chr, _PRIVATE_USE) if char not in used)
+    chosen = [char for char, _ in zip(free, range(count), strict=False)]
+    if len(chosen) < count:
+        raise ChatTemplateRefused("the messages use every private character there is")
+    return chosen
+
+
+class _GenerationTag(Extension):
+    """`{% generation %}…{% endgeneration %}` marks answers for training; in a prompt it is just its body."""
+
+    tags = {"generation"}  # noqa: RUF012  (declared so by jinja2)
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _to_json(value: object, ensure_ascii: bool = False, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
+
+
+def _strftime_now(layout: str) -> str:
+    return datetime.now().astimezone().strftime(layout)
+
+
+def _compile(template: str) -> jinja2.Template:
+    """Compile with the conventions chat templates are written for; sandboxed, for models are downloads."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment.from_string(template)
