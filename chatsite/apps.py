@@ -1,8 +1,15 @@
-"""Start-up of the composition root."""
+"""Start-up of the composition root: what must hold before any other app is loaded."""
 
 from django.apps import AppConfig
+from django.contrib.admin.options import BaseModelAdmin
+from django.forms.models import BaseModelForm
 
 from chatsite import logs
+
+# The type checker wants `ModelAdmin[Chat]`; at run time Django makes managers and querysets subscriptable,
+# admin classes and model forms not yet.
+for generic in (BaseModelAdmin, BaseModelForm):
+    setattr(generic, "__class_getitem__", classmethod(lambda cls, _model: cls))  # noqa: B010
 
 
 class ChatsiteConfig(AppConfig):

@@ -1,7 +1,8 @@
 """The embedded Redis: a private Valkey on a random loopback port, behind a random password.
 
-Memory only. Redis may be lost at any time without losing an accepted turn, a finished message or a charge, and
-every key is bound to one run of the server: what a file brought back after a restart, nobody would ever read.
+Memory only. Redis may be lost at any time without losing an accepted turn, a finished message or a charge,
+and every key is bound to one run of the server: what a file brought back after a restart, nobody would ever
+read.
 """
 
 import asyncio
@@ -52,11 +53,14 @@ class EmbeddedValkey:
         return [str(get_binary_path()), str(self._configuration)]
 
     async def answers(self) -> None:
-        """Return when the server answers, its address then left for one-off commands. Raises ValkeyDoesNotAnswer."""
+        """Return when the server answers, having left its address for one-off commands.
+
+        Raises ValkeyDoesNotAnswer.
+        """
         client = redis.asyncio.Redis.from_url(self.url)
         try:
             async with asyncio.timeout(START_DEADLINE_S):
-                while not await _pings(client):
+                while not await _pings(client):  # noqa: ASYNC110 - another process; there is no event
                     await asyncio.sleep(0.02)
         except TimeoutError:
             raise ValkeyDoesNotAnswer(f"no answer within {START_DEADLINE_S:g} s") from None

@@ -4,19 +4,18 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import environ
 from django.core.exceptions import ImproperlyConfigured
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 ENGINES = ("vllm", "scripted")
 LOG_FORMATS = ("auto", "console", "json")
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+_TRUE = ("true", "yes", "on", "1")
+_FALSE = ("false", "no", "off", "0")
 
-_env = environ.Env()
 
-
-class RedisUnknown(ImproperlyConfigured):
-    """No Redis is named by REDIS_URL, nor is an embedded one running."""
+class RedisUnknown(ImproperlyConfigured, ConnectionError):
+    """No Redis is named by REDIS_URL, nor is an embedded one running: nothing can be connected to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,9 +102,11 @@ def _boolean(name: str, *, default: bool) -> bool:
     value = _text(name)
     if value is None:
         return default
-    if value.lower() not in (*_env.BOOLEAN_TRUE_STRINGS, "0", "false", "off", "no", "n", "f"):
-        raise ImproperlyConfigured(f"{name} must be true or false, not {value!r}.")
-    return bool(_env.bool(name))
+    if value.lower() in _TRUE:
+        return True
+    if value.lower() in _FALSE:
+        return False
+    raise ImproperlyConfigured(f"{name} must be true or false, not {value!r}.")
 
 
 def _integer(name: str, *, default: int, low: int, high: int) -> int:

@@ -33,7 +33,9 @@ class PoolCollector(Collector):
                 gauge.add_metric([gauges.pool], getattr(gauges, attribute))
             yield gauge
         produced = CounterMetricFamily(
-            "chatsite_pool_output_tokens", "Tokens that the pool's live workers have produced.", labels=["pool"]
+            "chatsite_pool_output_tokens",
+            "Tokens that the pool's live workers have produced.",
+            labels=["pool"],
         )
         for gauges in pools:
             produced.add_metric([gauges.pool], gauges.output_tokens)

@@ -1,4 +1,4 @@
-"""What happens to every request before a view: its id, static files, its thread."""
+"""What happens to every request before a view: its id, static files."""
 
 import re
 from collections.abc import Callable
@@ -42,15 +42,3 @@ class StaticFiles(WhiteNoiseMiddleware):  # type: ignore[misc]  # it has no type
             with found.file as opened:
                 body = opened.read()
         return HttpResponse(body, status=int(found.status), headers=dict(found.headers))
-
-
-def one_thread(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
-    """Innermost, and synchronous only, which makes Django run the whole chain in the request's one thread.
-
-    Otherwise each one crosses between loop and thread twice: measured, 3.5 ms of CPU a request, not 2.4.
-    """
-
-    def middleware(request: HttpRequest) -> HttpResponse:
-        return get_response(request)
-
-    return middleware

@@ -1,4 +1,4 @@
-"""Where the supervised processes' output goes: to the terminal, line by line with a name, and to bounded files."""
+"""Where supervised processes' output goes: to the terminal, line by line and named, and to bounded files."""
 
 import asyncio
 import contextlib

@@ -1,5 +1,6 @@
 """Child processes that cannot outlive their parent, and the loopback ports they listen on. No Django."""
 
+import contextlib
 import ctypes
 import os
 import secrets
@@ -53,17 +54,15 @@ def spawn(
         stdout=output,
         stderr=None if output is None else subprocess.STDOUT,
         process_group=0,
-        preexec_fn=die_with(parent=os.getpid()),  # noqa: PLW1509 - one prctl call, prepared before the fork
+        preexec_fn=die_with(parent=os.getpid()),  # noqa: PLW1509 - one call, prepared before the fork
         **as_user,
     )
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
     """SIGKILL everything left in the process group of `process`, and reap it."""
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: EPERM for a group of zombies
         os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):  # macOS answers EPERM for a group of zombies
-        pass
     process.wait()
 
 

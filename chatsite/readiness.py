@@ -19,7 +19,8 @@ class Answer:
 
 async def ask(*, host: str, port: int, host_header: str) -> Answer | None:
     """`/readyz`'s answer; None when nothing answers HTTP there yet."""
-    request = f"GET /readyz HTTP/1.1\r\nHost: {host_header}\r\nX-Forwarded-Proto: https\r\nConnection: close\r\n\r\n"
+    headers = (f"Host: {host_header}", "X-Forwarded-Proto: https", "Connection: close")
+    request = "\r\n".join(("GET /readyz HTTP/1.1", *headers, "", ""))
     try:
         async with asyncio.timeout(TIMEOUT_S):
             reader, writer = await asyncio.open_connection(host, port)

@@ -1,4 +1,4 @@
-"""What the supervisor keeps in the state folder besides data: the one-at-a-time lock, the secret key, addresses."""
+"""What the supervisor keeps in the state folder besides data: a lock, the secret key, addresses."""
 
 import fcntl
 import os
@@ -35,7 +35,7 @@ class StateFolder:
             folder.mkdir(mode=0o700, exist_ok=True)
 
     def lock(self, *, owner: str) -> int:
-        """Hold the folder until this process ends; returns the descriptor that holds it. Raises AlreadyRunning."""
+        """Hold the folder until this process ends; returns the holding descriptor. Raises AlreadyRunning."""
         descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

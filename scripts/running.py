@@ -1,4 +1,4 @@
-"""Runs a tool while a person waits: shows what is happening, for how long and how much, and keeps its output."""
+"""Runs a tool while a person waits: shows what happens, for how long and how much; keeps its output."""
 
 import os
 import queue
@@ -54,10 +54,18 @@ class Progress:
         print(f"\r{text:<78}" if self._terminal else text, flush=True)
 
 
-def run(command: Sequence[str], *, title: str, log: Path, environment: Mapping[str, str] | None = None) -> str:
-    """Run `command` to its end and return its output, which is also appended to `log`.
+def run(
+    command: Sequence[str],
+    *,
+    title: str,
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    known: Sequence[troubles.Trouble] = troubles.TOOLS,
+) -> str:
+    """Run `command` in `folder` to its end and return its output, which is also appended to `log`.
 
-    Raises SetupFailed, explained from the output, when it fails.
+    Raises SetupFailed, explained by `known` from the output, when it fails.
     """
     progress = Progress(title=title)
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -69,6 +77,7 @@ def run(command: Sequence[str], *, title: str, log: Path, environment: Mapping[s
             process = subprocess.Popen(
                 list(command),
                 env=dict(os.environ if environment is None else environment),
+                cwd=folder,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -76,7 +85,7 @@ def run(command: Sequence[str], *, title: str, log: Path, environment: Mapping[s
                 errors="replace",
             )
         except OSError as error:
-            raise troubles.explain(output=str(error), doing=title, log=str(log)) from error
+            raise troubles.explain(output=str(error), doing=title, log=str(log), known=known) from error
         assert process.stdout is not None
         threading.Thread(target=_forward, args=(process.stdout, lines), daemon=True).start()
         try:
@@ -97,7 +106,9 @@ def run(command: Sequence[str], *, title: str, log: Path, environment: Mapping[s
                 process.terminate()
             status = process.wait()
     if status != 0:
-        raise troubles.explain(output="".join(output) + _ending(status), doing=title, log=str(log))
+        raise troubles.explain(
+            output="".join(output) + _ending(status), doing=title, log=str(log), known=known
+        )
     progress.done()
     return "".join(output)
 

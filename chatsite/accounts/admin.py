@@ -1,7 +1,5 @@
 """Admin screens for users and API keys."""
 
-from typing import TYPE_CHECKING
-
 from django.contrib import admin
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.forms import AdminUserCreationForm, UserChangeForm
@@ -12,35 +10,21 @@ from django.utils import timezone
 from chatsite.accounts import keys
 from chatsite.accounts.models import ApiKey, User
 
-if TYPE_CHECKING:
-    CreationForm = AdminUserCreationForm[User]
-    ChangeForm = UserChangeForm[User]
-    BaseUserAdmin = DjangoUserAdmin[User]
-    KeyAdmin = admin.ModelAdmin[ApiKey]
-else:
-    # Django's own classes are not generic at run time.
-    CreationForm, ChangeForm, BaseUserAdmin, KeyAdmin = (
-        AdminUserCreationForm,
-        UserChangeForm,
-        DjangoUserAdmin,
-        admin.ModelAdmin,
-    )
 
-
-class UserCreation(CreationForm):
+class UserCreation(AdminUserCreationForm[User]):
     class Meta:
         model = User
         fields = ("email",)
 
 
-class UserChange(ChangeForm):
+class UserChange(UserChangeForm[User]):
     class Meta:
         model = User
         fields = "__all__"
 
 
 @admin.register(User)
-class UserAdmin(BaseUserAdmin):
+class UserAdmin(DjangoUserAdmin[User]):
     form = UserChange
     add_form = UserCreation
     ordering = ("-date_joined",)
@@ -59,7 +43,7 @@ class UserAdmin(BaseUserAdmin):
 
 
 @admin.register(ApiKey)
-class ApiKeyAdmin(KeyAdmin):
+class ApiKeyAdmin(admin.ModelAdmin[ApiKey]):
     """Keys can be seen and revoked here, not made: a key is shown to its owner only."""
 
     list_display = ("prefix", "name", "user", "created_at", "last_used_at", "revoked_at")

@@ -1,8 +1,14 @@
 """Registration of the accounts app."""
 
+from importlib import import_module
+
 from django.apps import AppConfig
 
 
 class AccountsConfig(AppConfig):
     name = "chatsite.accounts"
     label = "accounts"
+
+    def ready(self) -> None:
+        # The schema generator knows an extension once its module is loaded.
+        import_module("chatsite.accounts.schema")

@@ -1,6 +1,5 @@
 """Users and their API keys, as stored."""
 
-from datetime import datetime
 from typing import Any, ClassVar
 
 from django.conf import settings
@@ -94,6 +93,3 @@ class ApiKey(models.Model):
 
     def __str__(self) -> str:
         return f"{self.prefix}… ({self.name})" if self.name else f"{self.prefix}…"
-
-    def is_revoked(self, *, now: datetime) -> bool:
-        return self.revoked_at is not None and self.revoked_at <= now

@@ -1,12 +1,9 @@
 """Request ids and static files."""
 
-import asyncio
 import re
 
 import pytest
 import structlog
-from asgiref.sync import iscoroutinefunction
-from django.core.handlers.asgi import ASGIHandler
 from django.http import HttpRequest, HttpResponse
 from django.test import Client, RequestFactory
 
@@ -28,7 +25,9 @@ def test_a_sane_request_id_of_the_client_is_kept(client: Client) -> None:
     )
 
 
-@pytest.mark.parametrize("offered", ["short", "x" * 65, "with space in it", "new\nline-forged", "ümlaut-umlaut", ""])
+@pytest.mark.parametrize(
+    "offered", ["short", "x" * 65, "with space in it", "new\nline-forged", "ümlaut-umlaut", ""]
+)
 def test_any_other_request_id_is_replaced(client: Client, offered: str) -> None:
     answered = client.get("/healthz", headers={"x-request-id": offered}).headers["X-Request-ID"]
     assert UUID_SHAPE.fullmatch(answered)
@@ -66,11 +65,3 @@ def test_a_static_file_that_the_browser_has_is_not_sent_again(client: Client) ->
 @pytest.mark.parametrize("path", ["%00", "../manage.py", "%2e%2e/manage.py", "no/such.css", ""])
 def test_what_is_no_static_file_is_not_found(client: Client, path: str) -> None:
     assert client.get(f"/static/{path}").status_code == 404
-
-
-def test_under_asgi_the_whole_chain_runs_in_one_thread() -> None:
-    handler = ASGIHandler()
-    chain = handler._middleware_chain
-    assert iscoroutinefunction(chain)
-    # What the handler awaits is the one crossing: the synchronous chain, wrapped once.
-    assert not asyncio.iscoroutinefunction(getattr(chain, "func", chain))

@@ -13,10 +13,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from uuid import UUID
 
-from redis.exceptions import RedisError
 
 from inference.cell.errors import StoreUnavailable
-from inference.cell.link import AsyncCell, AsyncConnector
+from inference.cell.link import UNAVAILABLE, AsyncCell, AsyncConnector
 from inference.cell.stream import START, TERMINAL_SEQ, Cursor, Entry, encode, read_notification
 from inference.cell.subscriber import Subscriber
 
@@ -226,7 +225,7 @@ def _reset(state: RunState) -> Entry:
 async def _read_after(cell: AsyncCell, run_id: UUID, cursor: Cursor) -> list[Entry]:
     try:
         rows = await cell.client.xrange(cell.keys.stream(run_id), min=f"({cursor}", max="+", count=REPLAY_BATCH)
-    except (RedisError, OSError) as error:
+    except UNAVAILABLE as error:
         cell.drop()
         raise StoreUnavailable(str(error)) from error
     return [Entry(Cursor.parse(entry_id), fields["t"], fields["d"]) for entry_id, fields in rows]

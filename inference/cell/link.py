@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 import redis
 import redis.asyncio
+import redis.exceptions
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from inference.cell.errors import StoreUnavailable
@@ -27,6 +27,15 @@ Argument = str | bytes | int | float
 T = TypeVar("T")
 Reply = Any  # whatever the script returns: integers, strings and lists of them
 
+# What says that Redis cannot serve now. Any other reply of error is a fault of ours and is raised as it is.
+UNAVAILABLE = (
+    redis.ConnectionError,
+    redis.TimeoutError,
+    redis.exceptions.ReadOnlyError,
+    redis.exceptions.OutOfMemoryError,
+    redis.exceptions.NoScriptError,
+    OSError,
+)
 _INCLUDE = "-- include: "
 
 
@@ -99,7 +108,7 @@ class Cell:
         """Run one client operation."""
         try:
             return operation(self.client)
-        except (RedisError, OSError) as error:
+        except UNAVAILABLE as error:
             self._drop(self)
             raise StoreUnavailable(str(error)) from error
 
@@ -162,7 +171,7 @@ class Connector:
             )
             client = redis.Redis(connection_pool=pool)
             client.ping()
-        except (RedisError, OSError) as error:
+        except UNAVAILABLE as error:
             raise StoreUnavailable(str(error)) from error
         if binding.run_id is None:
             raise StoreUnavailable("the server does not tell its run_id")
@@ -178,19 +187,30 @@ class AsyncCell:
         self._drop = drop
 
     async def call(self, call: ScriptCall) -> Reply:
-        """Run one script."""
-        return (await self.call_many([call]))[0]
+        """Run one script. Raises redis' ResponseError for a fault in it."""
+        reply = (await self.call_many([call]))[0]
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
 
     async def call_many(self, calls: Sequence[ScriptCall]) -> list[Reply]:
-        """Run several scripts in one round trip; each is atomic, the whole is not."""
+        """Run several scripts in one round trip; each is atomic, the whole is not.
+
+        A script's fault takes the place of its reply, so that it spoils nobody else's.
+        """
         pipeline = self.client.pipeline(transaction=False)
         for call in calls:
             pipeline.execute_command("EVALSHA", SHAS[call.script], len(call.keys), *call.keys, *call.args)
         try:
-            return await pipeline.execute()
-        except (RedisError, OSError) as error:
+            replies: list[Reply] = await pipeline.execute(raise_on_error=False)
+        except UNAVAILABLE as error:
             self.drop()
             raise StoreUnavailable(str(error)) from error
+        for reply in replies:
+            if isinstance(reply, UNAVAILABLE):
+                self.drop()
+                raise StoreUnavailable(str(reply)) from reply
+        return replies
 
     def drop(self) -> None:
         """Give this cell up after a failure; the connector makes a new one."""
@@ -256,7 +276,7 @@ class AsyncConnector:
             )
             client = redis.asyncio.Redis(connection_pool=pool)
             await client.ping()
-        except (RedisError, OSError) as error:
+        except UNAVAILABLE as error:
             raise StoreUnavailable(str(error)) from error
         if binding.run_id is None:
             raise StoreUnavailable("the server does not tell its run_id")

@@ -9,10 +9,9 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from redis.exceptions import RedisError
 
 from inference.cell.errors import StoreUnavailable
-from inference.cell.link import AsyncCell, AsyncConnector
+from inference.cell.link import UNAVAILABLE, AsyncCell, AsyncConnector
 
 PING_S = 5.0
 SILENT_S = 15.0
@@ -63,7 +62,7 @@ class Subscriber:
             ack = self._acks.get(name)
             if ack is not None:
                 await asyncio.wait_for(asyncio.shield(ack), timeout=SILENT_S)
-        except (RedisError, OSError, TimeoutError) as error:
+        except (*UNAVAILABLE, TimeoutError) as error:
             self._break()
             raise StoreUnavailable(str(error)) from error
         except BaseException:
@@ -81,7 +80,7 @@ class Subscriber:
             del self._listeners[name]
             self._acks.pop(name, None)
             if self._connection is not None:
-                with contextlib.suppress(RedisError, OSError):
+                with contextlib.suppress(*UNAVAILABLE):
                     await self._connection.send_command("UNSUBSCRIBE", name)
 
     async def close(self) -> None:
@@ -100,7 +99,7 @@ class Subscriber:
                 connection = cell.client.connection_pool.make_connection()
                 try:
                     await connection.connect()
-                except (RedisError, OSError) as error:
+                except UNAVAILABLE as error:
                     cell.drop()
                     raise StoreUnavailable(str(error)) from error
                 # The reader waits for as long as nothing happens; pings bound that.
@@ -123,7 +122,7 @@ class Subscriber:
                     continue
                 silent = 0.0
                 self._dispatch(reply)
-        except (RedisError, OSError):
+        except UNAVAILABLE:
             return
         finally:
             if self._pending is not None:

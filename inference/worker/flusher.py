@@ -135,6 +135,10 @@ class Flusher:
                     publication.note_published(now)
                 case "absent":
                     self._reopen_later(publication)
+                case Exception():
+                    # A number that the stream has passed, say: what it holds is uncertain, so show everything anew.
+                    log.error("append_failed", run_id=str(publication.run_id), error=str(reply))
+                    self._reopen_later(publication)
                 case _:
                     publication.fence()
 
@@ -158,7 +162,8 @@ class Flusher:
                     text_so_far=publication.text,
                 )
             )
-        except StoreUnavailable:
+        except StoreUnavailable as error:
+            log.warning("open_failed", run_id=str(publication.run_id), error=str(error))
             # It may have arrived: the next try numbers its two entries above these.
             publication.seq += 2
             raise
@@ -190,6 +195,10 @@ class Flusher:
                     publication.incarnation = incarnation
                     await self._open(publication)
                 except StoreUnavailable:
+                    await asyncio.sleep(RETRY_S)
+                except Exception:
+                    # The database is away, say: ownership stays unproven, nothing may be published yet.
+                    log.exception("verify_failed", run_id=str(publication.run_id))
                     await asyncio.sleep(RETRY_S)
         finally:
             self._reopening.pop(publication, None)

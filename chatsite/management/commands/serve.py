@@ -17,13 +17,15 @@ from chatsite.process_output import Console
 from chatsite.state_folder import AlreadyRunning, StateFolder
 from chatsite.supervisor import CannotStart, Program, Supervisor
 
-POLL_S = 0.25
+POLL_S = 0.5
 PROGRESS_EVERY_S = 5.0
 DEFAULT_SLOTS = 64
 
 
 class Command(BaseCommand):
-    help = "Run web, worker, jobs, beat and, unless REDIS_URL is set, an embedded Valkey; stop them on Ctrl-C."
+    help = (
+        "Run web, worker, jobs, beat and, unless REDIS_URL is set, an embedded Valkey; stop them on Ctrl-C."
+    )
     requires_system_checks = []  # noqa: RUF012 - the processes check for themselves, and starting is waited for
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -40,8 +42,8 @@ class Command(BaseCommand):
             folder.lock(owner=f"process {os.getpid()}, {url(host=host, port=port)}")
         except AlreadyRunning as running:
             raise CommandError(
-                f"Chatsite already runs from this folder ({running.owner}). Stop it first, or set STATE_DIR and "
-                "PORT to start a second one."
+                f"Chatsite already runs from this folder ({running.owner}). Stop it first, or start a "
+                f"second one with its own STATE_DIR and PORT."
             ) from None
         if (taken := processes.can_bind(host=host, port=port)) is not None:
             raise CommandError(port_refused(host=host, port=port, error=taken))
@@ -87,31 +89,33 @@ async def serve(*, host: str, port: int, folder: StateFolder, valkey: EmbeddedVa
 
 def programs(*, host: str, port: int, valkey: EmbeddedValkey | None) -> list[Program]:
     """The site's processes in starting order."""
-    python = sys.executable
-    celery = [python, "-m", "celery", "--app", "chatsite"]
-    quiet = ["--without-gossip", "--without-mingle"]  # workers need not know of each other
-    daphne = [python, "-m", "daphne", "-b", host, "-p", str(port), "--verbosity", "0"]
+    python = [sys.executable, "-m"]
+    # As root, Celery warns at length of pickled tasks. Only JSON is accepted here.
+    unwarned = ["-W", "ignore:You're running the worker with superuser privileges"]
+    celery = [sys.executable, *unwarned, "-m", "celery", "--quiet", "--app", "chatsite"]
+    # Workers need not know of each other: no gossip.
+    worker = [*celery, "worker", "--pool=threads", "--without-gossip", "--without-mingle"]
+    listen = ["--bind", host, "--port", str(port)]
+    generating = ["--concurrency", str(worker_slots()), "--queues", "pool.default", "--hostname", "worker@%h"]
     found = [
-        # Cuts its streams when it stops: browsers follow on where they were.
-        Program(name="web", command=[*daphne, "chatsite.asgi:application"]),
-        # Hands unfinished answers back when it is told to stop.
+        # Cuts its streams when it stops; browsers reconnect and go on where they were.
         Program(
-            name="worker",
-            command=[*celery, "worker", "--pool=threads", f"--concurrency={worker_slots()}", "-Q", "pool.default",
-                     "-n", "worker@%h", *quiet],
-            grace_s=20.0,
+            name="web", command=[*python, "daphne", "--verbosity", "0", *listen, "chatsite.asgi:application"]
         ),
+        # Hands unfinished answers back when it is told to stop.
+        Program(name="worker", command=[*worker, *generating], grace_s=20.0, stop_stage=1),
         Program(
             name="jobs",
-            command=[*celery, "worker", "--pool=threads", "--concurrency=4", "-Q", "jobs", "-n", "jobs@%h", *quiet],
+            command=[*worker, "--concurrency", "4", "--queues", "jobs", "--hostname", "jobs@%h"],
             grace_s=10.0,
+            stop_stage=1,
         ),
-        Program(name="beat", command=[*celery, "beat", "--pidfile="]),
-    ]  # fmt: skip
+        Program(name="beat", command=[*celery, "beat", "--pidfile="], stop_stage=1),
+    ]
     if worker_slots() == 0:
         found = [program for program in found if program.name != "worker"]
     if valkey is not None:
-        server = Program(name="valkey", command=valkey.prepare(), started=valkey.answers, stopped_last=True)
+        server = Program(name="valkey", command=valkey.prepare(), started=valkey.answers, stop_stage=2)
         found.insert(0, server)
     return found
 
@@ -137,7 +141,9 @@ async def until_ready(*, host: str, port: int, console: Console) -> None:
             if answer is None:
                 what = "web is starting"
             elif answer.status == 503:
-                what = "the engine is loading the model" if worker_slots() else "waiting for a worker elsewhere"
+                what = (
+                    "the engine is loading the model" if worker_slots() else "waiting for a worker elsewhere"
+                )
             else:
                 what = f"/readyz answers {answer.status}"
             console.say(f"{what} … {now - began:.0f} s")
@@ -166,5 +172,7 @@ def host_header(*, host: str) -> str:
 def port_refused(*, host: str, port: int, error: OSError) -> str:
     """Cause and cure when nothing can listen on `host`:`port`."""
     if processes.listening(host=loopback(host), port=port):
-        return f"Port {port} is taken by another program. Stop that one, or choose another: `make run PORT={port + 1}`."
+        return (
+            f"Port {port} is taken by another program. Stop it, or choose another: make run PORT={port + 1}"
+        )
     return f"Cannot listen on {host} port {port}: {error.strerror}. Choose others with HOST and PORT."

@@ -16,8 +16,8 @@ if known == epoch and mode ~= 'wait' then
 end
 local continues, last = false, '0-0'
 if known >= 0 then
-  local ids
-  ids, _, last = content(KEYS[1], ARGV[3])
+  local ids, _, newest = content(KEYS[1], ARGV[3])
+  last = newest
   continues = mode ~= 'closed' and epoch > tonumber(ARGV[3]) and seq == 1 and last ~= '0-0' and ids == ARGV[6]
 end
 local data = ARGV[5]

@@ -1,0 +1,102 @@
+"""Requests that Django cannot even construct, through the ASGI application."""
+
+from typing import Any
+
+import pytest
+from asgiref.sync import SyncToAsync
+from asgiref.testing import ApplicationCommunicator
+from django.core.handlers.asgi import ASGIHandler
+
+from chatsite.asgi import application
+from chatsite.handler import Handler
+
+
+async def answer(
+    path: str,
+    *,
+    method: str = "GET",
+    query: bytes = b"",
+    headers: dict[bytes, bytes] | None = None,
+    application: Any = application,
+) -> tuple[int, str, bytes]:
+    """Status, content type and body of one request, headers and query string passed on as bytes."""
+    scope: dict[str, Any] = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": query,
+        "headers": [(b"host", b"testserver"), *(headers or {}).items()],
+        "client": ("127.0.0.1", 50_000),
+        "server": ("127.0.0.1", 8000),
+    }
+    exchange: Any = ApplicationCommunicator(application, scope)  # type: ignore[no-untyped-call]
+    await exchange.send_input({"type": "http.request", "body": b"{}"})
+    start = await exchange.receive_output(timeout=5)
+    body = b""
+    more = True
+    while more:
+        event = await exchange.receive_output(timeout=5)
+        body += event["body"]
+        more = event.get("more_body", False)
+    await exchange.wait(timeout=5)
+    types = [value.decode() for name, value in start["headers"] if name.lower() == b"content-type"]
+    return start["status"], types[0], body
+
+
+async def test_the_application_serves_pages_and_problems() -> None:
+    assert await answer("/healthz") == (200, "application/json", b'{"status": "ok"}')
+    assert (await answer("/api/v1/nothing"))[:2] == (404, "application/problem+json")
+
+
+@pytest.mark.parametrize("charset", [b"rot13", b"hex", b"undefined", b"utf-16", b"nonsense", b"\xff", b""])
+@pytest.mark.parametrize("query", [b"", b"after=%ff", b"x" + b"&x" * 1_001])
+async def test_a_charset_that_decodes_no_text_is_ignored(charset: bytes, query: bytes) -> None:
+    headers = {b"content-type": b"application/json; charset=" + charset}
+    status, content_type, _ = await answer("/api/v1/nothing", method="POST", query=query, headers=headers)
+    assert (status, content_type) == (404, "application/problem+json")
+
+
+@pytest.mark.parametrize(
+    ("query", "content_type"),
+    [(b"after=\xff\xfe", b"application/json"), (b"", b"application/json; title*=bogus'en'x")],
+)
+async def test_a_request_that_cannot_be_constructed_is_400(query: bytes, content_type: bytes) -> None:
+    headers = {b"content-type": content_type}
+    status, kind, body = await answer("/api/v1/chats", query=query, headers=headers)
+    assert (status, kind) == (400, "application/problem+json"), body
+    status, kind, body = await answer("/login/", query=query, headers=headers)
+    assert (status, kind.partition(";")[0]) == (400, "text/html"), body
+
+
+@pytest.fixture
+def crossings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Every function that was taken from the event loop to a thread."""
+    crossed = []
+    cross = SyncToAsync.__call__
+
+    def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        crossed.append(self.func)
+        return cross(self, *args, **kwargs)
+
+    monkeypatch.setattr(SyncToAsync, "__call__", noted)
+    return crossed
+
+
+async def test_middleware_and_view_cross_into_a_thread_together(crossings: list[Any]) -> None:
+    await answer("/healthz", application=Handler())
+    # The others: telling that a request began, closing the response.
+    assert len(crossings) == 3, crossings
+    crossings.clear()
+    await answer("/healthz", application=ASGIHandler())
+    assert len(crossings) > 5
+
+
+async def test_an_unforeseen_error_under_asgi_is_a_500_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    handler = Handler()
+    monkeypatch.setattr(handler, "resolve_request", broken)
+    assert (await answer("/api/v1/nothing", application=handler))[:2] == (500, "application/problem+json")

@@ -1,0 +1,296 @@
+/** The course of one chat in one tab. */
+
+import assert from "node:assert/strict";
+import { describe, it } from "node:test";
+
+import { Refused, Unreachable } from "../api.mjs";
+import { Conversation } from "../conversation.mjs";
+import { Outbox } from "../outbox.mjs";
+import { EVENTFUL, EVENTFUL_TEXT, FakeStreams, FakeTimers, log, settle } from "./fakes.mjs";
+
+const CHAT = { id: "c1", title: "Hi", last_active_at: "t1", active_run: null };
+const STOPPED = log(["1-9", "cancelled", { code: "user", text: "" }]);
+const refused = (status, code) =>
+  new Refused({ status, problem: { code, title: code, detail: "Because." }, retryAfter: null });
+
+/** A tab: what was called, what is shown. `fails` maps an API call's name to the errors it gives first. */
+function tab({ chatId = "c1", chat = CHAT, stored = [], fails = {}, kept = new Map(), draft = "" } = {}) {
+  const streams = new FakeStreams();
+  const timers = new FakeTimers();
+  const shown = { messages: [], echoes: [], answers: {}, lost: [], activity: [], alert: null, said: [], places: [] };
+  const calls = [];
+  const call = (name, result) => async (...args) => {
+    calls.push([name, ...args]);
+    const error = fails[name]?.shift();
+    if (error) throw error;
+    return typeof result === "function" ? result() : result;
+  };
+  const world = { chat, stored, draft };
+  const accepted = () => ({
+    run: { id: "r1", status: "queued" },
+    message: { id: "m1", seq: 1, content: "Hi", run_id: "r1" },
+    events_url: "/runs/r1/events",
+  });
+  const views = {
+    messages: {
+      addSending: (content) => {
+        const echo = { content, log: [] };
+        shown.echoes.push(echo);
+        const note = (name) => () => echo.log.push(name);
+        return { waiting: note("waiting"), accepted: note("accepted"), unsent: note("unsent"), retrying: note("retrying"), remove: note("removed") };
+      },
+      answerOf: (runId) => ({
+        update: (answer, how) => (shown.answers[runId] = { ...answer, ...how }),
+        link: () => {},
+        lost: (text) => shown.lost.push(text),
+      }),
+      put: (message) => shown.messages.push(message),
+    },
+    composer: {
+      setActivity: (activity) => shown.activity.push(activity),
+      restore: (content) => {
+        if (world.draft) return false;
+        world.draft = content;
+        return true;
+      },
+    },
+    alert: { show: (alert) => (shown.alert = alert), clear: () => (shown.alert = null) },
+    chats: { place: (place) => shown.places.push(place) },
+    address: { adopt: (adopted) => shown.places.push(["adopted", adopted.id]) },
+    announcer: { say: (text) => shown.said.push(text) },
+    reading: { grew: () => {}, toEnd: () => {} },
+  };
+  const api = {
+    createChat: call("createChat", { id: "c1" }),
+    sendMessage: call("sendMessage", accepted),
+    getChat: call("getChat", () => world.chat),
+    listMessages: call("listMessages", () => ({ results: world.stored, next: null })),
+    getRun: call("getRun", { status: "done" }),
+    cancelRun: call("cancelRun", {}),
+  };
+  const storage = {
+    getItem: (key) => kept.get(key) ?? null,
+    setItem: (key, value) => kept.set(key, value),
+    removeItem: (key) => kept.delete(key),
+  };
+  let ids = 0;
+  const outbox = new Outbox({ storage, newId: () => `t${(ids += 1)}` });
+  const system = { openStream: streams.open, setTimer: timers.set, clearTimer: timers.clear, wait: async () => {}, now: () => 1000 };
+  const conversation = new Conversation({ api, outbox, views, system, chatId });
+  const named = (name) => calls.filter(([each]) => each === name);
+  return { conversation, streams, timers, shown, calls, named, world, kept };
+}
+
+describe("sending", () => {
+  it("makes a new chat, gives it its address, sends, and follows the answer to its end", async () => {
+    const { conversation, streams, shown, calls } = tab({ chatId: null });
+    await conversation.submit({ content: "Hi", pool: null });
+    assert.deepEqual(calls.map(([name]) => name), ["createChat", "sendMessage", "getChat"]);
+    assert.deepEqual(shown.places[0], ["adopted", "c1"]);
+    assert.equal(streams.last.url, "/runs/r1/events");
+    assert.equal(shown.activity.at(-1), "answering");
+    streams.send(EVENTFUL);
+    await settle();
+    assert.equal(shown.answers.r1.text, EVENTFUL_TEXT);
+    assert.equal(shown.activity.at(-1), "idle");
+  });
+
+  it("repeats a turn under one id when the response is lost", async () => {
+    const { conversation, named, shown } = tab({ fails: { sendMessage: [new Unreachable(), new Unreachable()] } });
+    await conversation.submit({ content: "Hi", pool: null });
+    const ids = named("sendMessage").map(([, { turn }]) => turn.clientTurnId);
+    assert.deepEqual(ids, ["t1", "t1", "t1"]);
+    assert.deepEqual(shown.echoes[0].log, ["waiting", "waiting", "accepted"]);
+  });
+
+  it("offers to try again, under the same id, when it gave up", async () => {
+    const { conversation, named, shown } = tab({
+      fails: { sendMessage: Array.from({ length: 8 }, () => new Unreachable()) },
+    });
+    await conversation.submit({ content: "Hi", pool: null });
+    assert.equal(shown.echoes[0].log.at(-1), "unsent");
+    await shown.alert.action.run();
+    assert.equal(new Set(named("sendMessage").map(([, { turn }]) => turn.clientTurnId)).size, 1);
+    assert.equal(shown.echoes.length, 1);
+    assert.equal(shown.echoes[0].log.at(-1), "accepted");
+  });
+
+  it("puts a refused text back and shows the refusal", async () => {
+    const { conversation, shown, world, kept } = tab({ fails: { sendMessage: [refused(429, "limit_reached")] } });
+    await conversation.submit({ content: "Hi", pool: null });
+    assert.equal(world.draft, "Hi");
+    assert.equal(shown.echoes[0].log.at(-1), "removed");
+    assert.equal(shown.alert.title, "limit_reached");
+    assert.equal(shown.activity.at(-1), "idle");
+    assert.equal(kept.size, 0);
+  });
+
+  it("keeps a refused text on the page when the user has begun another", async () => {
+    const { conversation, shown } = tab({ draft: "Next", fails: { sendMessage: [refused(429, "limit_reached")] } });
+    await conversation.submit({ content: "Hi", pool: null });
+    assert.equal(shown.echoes[0].log.at(-1), "unsent");
+  });
+
+  it("follows the answer that keeps the chat busy, and shows what was asked elsewhere", async () => {
+    const busy = { ...CHAT, active_run: { id: "r9", events_url: "/runs/r9/events" } };
+    const { conversation, streams, shown } = tab({
+      chat: busy,
+      stored: [{ id: "m9", seq: 9 }, { id: "m8", seq: 8 }],
+      fails: { sendMessage: [refused(409, "chat_busy")] },
+    });
+    await conversation.submit({ content: "Hi", pool: null });
+    assert.equal(streams.last.url, "/runs/r9/events");
+    assert.deepEqual(shown.messages.map(({ id }) => id), ["m8", "m9"]);
+    assert.equal(shown.alert.title, "chat_busy");
+  });
+
+  it("offers to log in when the session ran out, and sends the turn after that", async () => {
+    const kept = new Map();
+    const before = tab({ kept, fails: { sendMessage: [refused(401, "not_authenticated")] } });
+    await before.conversation.submit({ content: "Hi", pool: null });
+    assert.equal(before.shown.alert.login, true);
+    const back = tab({ kept });
+    back.conversation.start({ activeRun: null });
+    await settle();
+    assert.equal(back.named("sendMessage")[0][1].turn.clientTurnId, "t1");
+  });
+});
+
+describe("a reload", () => {
+  it("follows the answer that is under way from its beginning", async () => {
+    const { conversation, streams, shown } = tab();
+    conversation.start({ activeRun: { id: "r1", events_url: "/runs/r1/events" } });
+    assert.equal(streams.last.url, "/runs/r1/events");
+    streams.send(EVENTFUL);
+    assert.equal(shown.answers.r1.text, EVENTFUL_TEXT);
+  });
+
+  it("sends a turn again whose fate it left open, under its id", async () => {
+    const kept = new Map();
+    const before = tab({ kept, fails: { sendMessage: Array.from({ length: 8 }, () => new Unreachable()) } });
+    await before.conversation.submit({ content: "Hi", pool: null });
+    const reloaded = tab({ kept });
+    reloaded.conversation.start({ activeRun: null });
+    await settle();
+    assert.equal(reloaded.named("sendMessage")[0][1].turn.clientTurnId, "t1");
+    assert.equal(kept.size, 0);
+  });
+
+  it("leaves it to the user to send a turn from long ago", async () => {
+    const turn = { content: "Hi", pool: null, clientTurnId: "t0" };
+    const kept = new Map([["chatsite.unsent-turn", JSON.stringify({ chatId: "c1", turn, at: -3_600_000 })]]);
+    const { conversation, world, calls } = tab({ kept });
+    conversation.start({ activeRun: null });
+    await settle();
+    assert.equal(world.draft, "Hi");
+    assert.deepEqual(calls, []);
+  });
+
+  it("does not send another chat's turn", async () => {
+    const turn = { content: "Hi", pool: null, clientTurnId: "t0" };
+    const kept = new Map([["chatsite.unsent-turn", JSON.stringify({ chatId: "c2", turn, at: 1000 })]]);
+    const { conversation, world, calls } = tab({ kept });
+    conversation.start({ activeRun: null });
+    await settle();
+    assert.deepEqual([world.draft, calls], ["", []]);
+  });
+});
+
+describe("stopping", () => {
+  it("cancels the run and shows so until the answer has ended", async () => {
+    const { conversation, streams, shown, named } = tab();
+    conversation.start({ activeRun: { id: "r1", events_url: "/runs/r1/events" } });
+    await conversation.stop();
+    assert.deepEqual(named("cancelRun"), [["cancelRun", "r1"]]);
+    assert.equal(shown.answers.r1.stopping, true);
+    assert.equal(shown.activity.at(-1), "stopping");
+    streams.send(STOPPED);
+    await settle();
+    assert.equal(shown.answers.r1.outcome, "stopped");
+    assert.equal(shown.activity.at(-1), "idle");
+  });
+
+  it("can be asked for again when it failed", async () => {
+    const { conversation, shown, named } = tab({ fails: { cancelRun: [refused(503, "unavailable")] } });
+    conversation.start({ activeRun: { id: "r1", events_url: "/runs/r1/events" } });
+    await conversation.stop();
+    assert.equal(shown.activity.at(-1), "answering");
+    assert.equal(shown.alert.title, "unavailable");
+    await conversation.stop();
+    assert.equal(named("cancelRun").length, 2);
+  });
+
+  it("does nothing where nothing is being answered", async () => {
+    const { conversation, calls } = tab();
+    await conversation.stop();
+    assert.deepEqual(calls, []);
+  });
+});
+
+describe("catching up", () => {
+  it("shows the stored answer when its stream cannot be had any more", async () => {
+    const { conversation, streams, shown } = tab({ stored: [{ id: "m2", seq: 2 }] });
+    conversation.start({ activeRun: { id: "r1", events_url: "/runs/r1/events" } });
+    streams.last.handlers.onClosed();
+    await settle();
+    assert.deepEqual(shown.messages, [{ id: "m2", seq: 2 }]);
+    assert.equal(shown.activity.at(-1), "idle");
+  });
+
+  it("attaches again when the page comes back in the middle of an answer", async () => {
+    const { conversation, streams } = tab();
+    conversation.start({ activeRun: { id: "r1", events_url: "/runs/r1/events" } });
+    streams.send(EVENTFUL.slice(0, 5));
+    await conversation.wake();
+    assert.equal(streams.last.url, "/runs/r1/events?after=1-3");
+  });
+
+  it("shows and follows what another device asked meanwhile", async () => {
+    const { conversation, streams, shown, world } = tab();
+    world.chat = { ...CHAT, last_active_at: "t2", active_run: { id: "r2", events_url: "/runs/r2/events" } };
+    world.stored = [{ id: "m3", seq: 3 }];
+    await conversation.wake();
+    assert.deepEqual(shown.messages, [{ id: "m3", seq: 3 }]);
+    assert.equal(streams.last.url, "/runs/r2/events");
+  });
+
+  it("fetches nothing where nothing happened", async () => {
+    const { conversation, named } = tab();
+    await conversation.wake();
+    await conversation.wake();
+    assert.equal(named("listMessages").length, 1);
+  });
+
+  it("goes on past an end that a retry of the same run superseded", async () => {
+    const { conversation, streams, shown, world } = tab();
+    conversation.start({ activeRun: { id: "r1", events_url: "/runs/r1/events" } });
+    world.chat = { ...CHAT, active_run: { id: "r1", events_url: "/runs/r1/events" } };
+    streams.send(STOPPED);
+    await settle();
+    assert.equal(streams.last.url, "/runs/r1/events?after=1-9");
+    assert.equal(shown.activity.at(-1), "answering");
+  });
+
+  it("says so when the rest of an answer cannot be had", async () => {
+    const { conversation, streams, shown } = tab({ fails: { getRun: [refused(404, "not_found")] } });
+    conversation.start({ activeRun: { id: "r1", events_url: "/runs/r1/events" } });
+    streams.last.handlers.onClosed();
+    await settle();
+    assert.equal(shown.lost.length, 1);
+    assert.equal(shown.alert.title, "not_found");
+    assert.equal(shown.activity.at(-1), "idle");
+  });
+});
+
+describe("a screen reader", () => {
+  it("hears changes of state and the finished answer, not every piece of it", async () => {
+    const { conversation, streams, shown } = tab();
+    conversation.start({ activeRun: { id: "r1", events_url: "/runs/r1/events" } });
+    streams.send([
+      ...log(["1-1", "started", { epoch: 1 }]),
+      ...Array.from({ length: 100 }, (_, at) => ({ id: `1-${at + 2}`, type: "delta", data: { text: "a " } })),
+      ...log(["1-999", "completed", { finish_reason: "stop" }]),
+    ]);
+    assert.deepEqual(shown.said, ["Reading the conversation…", "Answering…", `Finished. ${"a ".repeat(100)}`]);
+  });
+});
