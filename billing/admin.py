@@ -7,12 +7,12 @@ from billing.models import Account, Plan, Subscription, UsageEntry
 
 
 @admin.register(Plan)
-class PlanAdmin(admin.ModelAdmin):
+class PlanAdmin(admin.ModelAdmin[Plan]):
     list_display = ("name", "slug", "is_default", "weight", "concurrent_runs", "max_output_tokens")
 
 
 @admin.register(Subscription)
-class SubscriptionAdmin(admin.ModelAdmin):
+class SubscriptionAdmin(admin.ModelAdmin[Subscription]):
     list_display = ("user", "plan", "starts_at", "ends_at")
     list_filter = ("plan",)
     search_fields = ("user__email",)
@@ -20,7 +20,7 @@ class SubscriptionAdmin(admin.ModelAdmin):
 
 
 @admin.register(Account)
-class AccountAdmin(admin.ModelAdmin):
+class AccountAdmin(admin.ModelAdmin[Account]):
     list_display = ("user", "quota_gen")
     search_fields = ("user__email",)
     readonly_fields = ("user", "quota_gen")
@@ -30,10 +30,19 @@ class AccountAdmin(admin.ModelAdmin):
 
 
 @admin.register(UsageEntry)
-class UsageEntryAdmin(admin.ModelAdmin):
+class UsageEntryAdmin(admin.ModelAdmin[UsageEntry]):
     """The ledger; nobody edits it, and counting its rows would scan it."""
 
-    list_display = ("created_at", "user", "pool", "reason", "prompt_tokens", "cached_tokens", "output_tokens", "wasted_tokens")
+    list_display = (
+        "created_at",
+        "user",
+        "pool",
+        "reason",
+        "prompt_tokens",
+        "cached_tokens",
+        "output_tokens",
+        "wasted_tokens",
+    )
     list_filter = ("reason", "pool")
     search_fields = ("=run_id", "=user__email")
     show_full_result_count = False

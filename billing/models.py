@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NoReturn
 from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
-from uuid6 import uuid7
+from uuid_utils.compat import uuid7
 
 from billing.errors import LedgerIsAppendOnly
 
@@ -64,7 +64,8 @@ class Subscription(models.Model):
         ordering: ClassVar[list[str]] = ["-starts_at"]
         constraints: ClassVar[list[models.BaseConstraint]] = [
             models.CheckConstraint(
-                condition=Q(ends_at__isnull=True) | Q(ends_at__gt=F("starts_at")), name="subscription_ends_after_start"
+                condition=Q(ends_at__isnull=True) | Q(ends_at__gt=F("starts_at")),
+                name="subscription_ends_after_start",
             ),
             models.UniqueConstraint(
                 fields=["user"], condition=Q(ends_at__isnull=True), name="subscription_one_open_per_user"

@@ -1,6 +1,5 @@
 """The Celery application that web publishes to and that worker, jobs and beat run."""
 
-import os
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -8,8 +7,6 @@ from celery import Celery
 from celery.signals import setup_logging
 
 from chatsite import env
-
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "chatsite.settings.local")
 
 
 class App(Celery):

@@ -47,9 +47,7 @@ class EmbeddedValkey:
             "appendonly": "no",
             "maxmemory-policy": "noeviction",
         }
-        processes.write_private(
-            self._configuration, "".join(f"{name} {value}\n" for name, value in settings.items())
-        )
+        processes.write_private(self._configuration, "".join(f"{name} {value}\n" for name, value in settings.items()))
         return [str(get_binary_path()), str(self._configuration)]
 
     async def answers(self) -> None:

@@ -24,4 +24,7 @@ def ready(request: HttpRequest) -> HttpResponse:
         pools = list(inference.ready_pools(now=timezone.now()))
     except DatabaseError:
         pools = []
-    return JsonResponse({"ready": bool(pools), "pools": pools}, status=200 if pools else 503)
+    response = JsonResponse({"ready": bool(pools), "pools": pools}, status=200 if pools else 503)
+    # Django logs a 5xx as an error; here it is an answer, asked for every second while workers load.
+    response._has_been_logged = True  # type: ignore[attr-defined]
+    return response

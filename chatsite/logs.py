@@ -17,9 +17,7 @@ _SHARED: list[Processor] = [
     structlog.processors.StackInfoRenderer(),
 ]
 # Without local variables: they hold prompts and answers.
-_TRACEBACKS = structlog.processors.ExceptionRenderer(
-    structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
-)
+_TRACEBACKS = structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False))
 
 
 def configure_structlog() -> None:

@@ -1,16 +1,14 @@
-"""Refusals as HTTP answers: which error gives which status, and what a problem document holds (RFC 9457)."""
+"""Refusals as HTTP answers: problem documents (RFC 9457), from DRF's views and from Django's own."""
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from http import HTTPStatus
 from typing import Any
 from uuid import UUID
 
-from django.core.exceptions import BadRequest, PermissionDenied, RequestDataTooBig, SuspiciousOperation
+from django.core.exceptions import BadRequest, PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
-from django.http.multipartparser import MultiPartParserError
 from django.utils import timezone
 from django.views import defaults
 from django.views.decorators.csrf import csrf_exempt
@@ -18,101 +16,15 @@ from rest_framework import exceptions
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
-from conversations import errors as conversations
-from inference import errors as inference
+from chatsite.problem_kinds import FRAMEWORK, TABLE, Kind
+from conversations.errors import InvalidRequest
 
 CONTENT_TYPE = "application/problem+json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """What an error class becomes. `detail` may name the error's attributes in braces; without one its own
-    message is shown."""
-
-    status: HTTPStatus
-    code: str
-    title: str
-    detail: str | None = None
-
-
-# App errors. The nearest class in an error's inheritance counts, so that an entry for a base covers what
-# derives from it. Public attributes of the error become members of the document; `retry_after` (seconds)
-# and `retry_at` (a time) become Retry-After as well. An error that stands nowhere here is a bug and a 500.
-TABLE: dict[type[Exception], Kind] = {
-    conversations.ChatNotFound: Kind(
-        status=HTTPStatus.NOT_FOUND, code="not_found", title="Not Found", detail="There is no such chat."
-    ),
-    conversations.TooLong: Kind(
-        status=HTTPStatus.BAD_REQUEST,
-        code="too_long",
-        title="The message is too long",
-        detail="The prompt has {prompt_tokens} tokens; {max_prompt_tokens} fit this pool's window.",
-    ),
-    conversations.TurnConflict: Kind(
-        status=HTTPStatus.CONFLICT, code="turn_conflict", title="The turn id is taken"
-    ),
-    conversations.Blocked: Kind(
-        status=HTTPStatus.UNPROCESSABLE_ENTITY, code="blocked", title="The message is refused"
-    ),
-    inference.RunNotFound: Kind(
-        status=HTTPStatus.NOT_FOUND, code="not_found", title="Not Found", detail="There is no such run."
-    ),
-    inference.PoolNotFound: Kind(
-        status=HTTPStatus.BAD_REQUEST,
-        code="unknown_pool",
-        title="Unknown pool",
-        detail="No pool of this name is open to you.",
-    ),
-    inference.ChatBusy: Kind(
-        status=HTTPStatus.CONFLICT,
-        code="chat_busy",
-        title="The chat is busy",
-        detail="An answer is still under way in this chat.",
-    ),
-    inference.AdmissionRefused: Kind(
-        status=HTTPStatus.TOO_MANY_REQUESTS, code="limit_reached", title="A limit of yours is reached"
-    ),
-    inference.ServiceUnavailable: Kind(
-        status=HTTPStatus.SERVICE_UNAVAILABLE,
-        code="unavailable",
-        title="No answer can be generated at the moment",
-        detail="The service cannot take new messages at the moment. Please try again shortly.",
-    ),
-}
-# What Django raises itself, in views and while it reads a request.
-_FRAMEWORK: dict[type[Exception], Kind] = {
-    Http404: Kind(
-        status=HTTPStatus.NOT_FOUND,
-        code="not_found",
-        title="Not Found",
-        detail="There is nothing here for you.",
-    ),
-    PermissionDenied: Kind(
-        status=HTTPStatus.FORBIDDEN,
-        code="permission_denied",
-        title="Forbidden",
-        detail="You may not do this.",
-    ),
-    RequestDataTooBig: Kind(
-        status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-        code="too_large",
-        title="Request Entity Too Large",
-        detail="The request body is too large.",
-    ),
-} | {
-    cause: Kind(
-        status=HTTPStatus.BAD_REQUEST,
-        code="malformed",
-        title="Bad Request",
-        detail="The request cannot be read.",
-    )
-    for cause in (BadRequest, MultiPartParserError, SuspiciousOperation, UnicodeError)
-}
-
-
 def handle(exc: Exception, context: Mapping[str, Any]) -> Response | None:
     """DRF's exception handler. None, for what nobody foresaw, raises it again: logged, and a 500."""
-    if isinstance(exc, conversations.InvalidRequest):
+    if isinstance(exc, InvalidRequest):
         # Found deeper than a serializer looks, told like what a serializer finds.
         exc = exceptions.ValidationError({exc.field: [exc.reason]})
     if isinstance(exc, exceptions.APIException):
@@ -138,7 +50,7 @@ def document(*, status: int, code: str, title: str, detail: str, **members: Any)
 
 
 def _kind(exc: Exception) -> Kind | None:
-    known = TABLE | _FRAMEWORK
+    known = TABLE | FRAMEWORK
     return next((known[base] for base in type(exc).__mro__ if base in known), None)
 
 
@@ -247,7 +159,7 @@ def server_error(request: HttpRequest) -> HttpResponse:
 
 
 def _kind_of(cause: type[Exception]) -> Kind:
-    return _FRAMEWORK[cause]
+    return FRAMEWORK[cause]
 
 
 def _wants_problem(request: HttpRequest) -> bool:

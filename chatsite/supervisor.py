@@ -42,15 +42,15 @@ class CannotStart(Exception):
 class Program:
     """One process to keep running.
 
-    `environment` is added to the supervisor's own. The next program starts when `started` returns. Programs of
-    one `stop_stage` stop together, before those of a higher one: each gets SIGTERM, and SIGKILL after `grace_s`
-    seconds; what is left of its group is always killed.
+    `environment` is added to the supervisor's own. The next program starts when `started` returns. Programs
+    of one `stop_stage` stop together, before those of a higher one: each gets SIGTERM, and SIGKILL after
+    `grace_s` seconds; what is left of its group is always killed.
     """
 
     name: str
     command: Sequence[str]
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    grace_s: float = 5.0
+    grace_s: float = 10.0
     started: Callable[[], Awaitable[None]] | None = None
     stop_stage: int = 0
 
@@ -177,19 +177,21 @@ class Supervisor:
         self._child_ended = asyncio.Event()
 
     async def _stop_in_order(self) -> None:
-        for program in sorted(self._programs, key=lambda program: program.stopped_last):
-            process = self._running.get(program.name)
-            if process is None:
-                continue
-            self._console.say(f"stopping {program.name}")
-            process.terminate()
-            if not await self._ends(process, within=program.grace_s):
-                reason = (
-                    "stopping at once" if self._hurry.is_set() else f"still there after {program.grace_s:g} s"
-                )
-                self._console.say(f"{program.name}: {reason}, killed")
-                processes.kill_group(process)
-                self._wake_waiters()
+        for stage in sorted({program.stop_stage for program in self._programs}):
+            programs = [program for program in self._programs if program.stop_stage == stage]
+            await asyncio.gather(*map(self._stop_one, programs))
+
+    async def _stop_one(self, program: Program) -> None:
+        process = self._running.get(program.name)
+        if process is None:
+            return
+        self._console.say(f"stopping {program.name}")
+        process.terminate()
+        if not await self._ends(process, within=program.grace_s):
+            why = "stopping at once" if self._hurry.is_set() else f"still there after {program.grace_s:g} s"
+            self._console.say(f"{program.name}: {why}, killed")
+            processes.kill_group(process)
+            self._wake_waiters()
 
     async def _ends(self, process: subprocess.Popen[bytes], *, within: float) -> bool:
         """Whether `process` ended before `within` seconds had passed or somebody was in a hurry."""

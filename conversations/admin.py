@@ -17,7 +17,7 @@ class _ReadOnly:
 
 
 @admin.register(Chat)
-class ChatAdmin(_ReadOnly, admin.ModelAdmin):
+class ChatAdmin(_ReadOnly, admin.ModelAdmin[Chat]):
     list_display = ("title", "owner", "pool", "last_active_at", "deleted_at")
     list_filter = ("pool",)
     search_fields = ("=id", "title", "owner__email")
@@ -25,14 +25,14 @@ class ChatAdmin(_ReadOnly, admin.ModelAdmin):
 
 
 @admin.register(Turn)
-class TurnAdmin(_ReadOnly, admin.ModelAdmin):
+class TurnAdmin(_ReadOnly, admin.ModelAdmin[Turn]):
     list_display = ("id", "chat", "client_turn_id", "run_id", "created_at")
     search_fields = ("=id", "=run_id", "=chat__id")
     list_select_related = ("chat",)
 
 
 @admin.register(Message)
-class MessageAdmin(_ReadOnly, admin.ModelAdmin):
+class MessageAdmin(_ReadOnly, admin.ModelAdmin[Message]):
     """What was written is its owner's: the screen shows where a message stands, not what it says."""
 
     list_display = ("id", "chat", "seq", "role", "state", "token_count", "created_at")

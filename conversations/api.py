@@ -1,3 +1,5 @@
 """Conversations as the composition root sees them."""
 
-from conversations.sse import stream_http as stream_http
+from conversations.sse import stream_http
+
+__all__ = ["stream_http"]

@@ -5,7 +5,7 @@ from typing import ClassVar
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
-from uuid6 import uuid7
+from uuid_utils.compat import uuid7
 
 
 class Chat(models.Model):

@@ -10,7 +10,7 @@ from datetime import datetime
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
-from uuid6 import uuid7
+from uuid_utils.compat import uuid7
 
 from billing import api as billing
 from billing.contracts import Limits
@@ -108,9 +108,7 @@ def begin(
     raise ServiceUnavailable(reason="the quota account is being rebuilt", retry_after=1)
 
 
-def _known(
-    chat: Chat, *, client_turn_id: str, fingerprint: str, held: Admission | None = None
-) -> Begun | None:
+def _known(chat: Chat, *, client_turn_id: str, fingerprint: str, held: Admission | None = None) -> Begun | None:
     """The turn that was accepted under this name. Gives `held` back unless that turn lives on it."""
     turn = selectors.turn_of(chat_id=chat.id, client_turn_id=client_turn_id)
     if turn is None:
@@ -144,7 +142,10 @@ def _prompt(
         notices.append({"code": "context_trimmed", "text": "The oldest messages of this chat were left out."})
     if prompt.max_output_tokens < output_tokens:
         notices.append(
-            {"code": "output_capped", "text": f"The answer is limited to {prompt.max_output_tokens:,} tokens."}
+            {
+                "code": "output_capped",
+                "text": f"The answer is limited to {prompt.max_output_tokens:,} tokens.",
+            }
         )
     return prompt, notices
 

@@ -7,7 +7,7 @@ from inference.models import Attempt, ModelPool, Run
 
 
 @admin.register(ModelPool)
-class ModelPoolAdmin(admin.ModelAdmin):
+class ModelPoolAdmin(admin.ModelAdmin[ModelPool]):
     list_display = ("name", "slug", "model", "is_default", "is_open", "context_window", "max_output_tokens")
 
 
@@ -24,14 +24,14 @@ class _ReadOnly:
         return False
 
 
-class AttemptInline(_ReadOnly, admin.TabularInline):
+class AttemptInline(_ReadOnly, admin.TabularInline[Attempt, Run]):
     model = Attempt
     exclude = ("text",)
     extra = 0
 
 
 @admin.register(Run)
-class RunAdmin(_ReadOnly, admin.ModelAdmin):
+class RunAdmin(_ReadOnly, admin.ModelAdmin[Run]):
     """Runs are written by the state machine alone."""
 
     list_display = ("id", "owner", "pool", "status", "epoch", "prompt_tokens", "output_tokens", "created_at")
@@ -43,7 +43,7 @@ class RunAdmin(_ReadOnly, admin.ModelAdmin):
 
 
 @admin.register(Attempt)
-class AttemptAdmin(_ReadOnly, admin.ModelAdmin):
+class AttemptAdmin(_ReadOnly, admin.ModelAdmin[Attempt]):
     list_display = ("run", "epoch", "worker", "outcome", "output_tokens", "started_at", "ended_at")
     list_filter = ("outcome",)
     search_fields = ("=run__id", "worker")

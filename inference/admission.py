@@ -8,7 +8,7 @@ from datetime import datetime
 from uuid import UUID
 
 from django.db import transaction
-from uuid6 import uuid7
+from uuid_utils.compat import uuid7
 
 from billing import api as billing
 from billing.contracts import Limits
@@ -82,7 +82,10 @@ def rebuild(cell: Cell, *, user_id: UUID, now: datetime) -> None:
         generation = billing.advance_generation(user_id=user_id)
         live = [
             admission.LiveReservation(
-                admission_id=run.admission_id, turn=run.turn, base_epoch=run.base_epoch, tokens=run.reserved_tokens
+                admission_id=run.admission_id,
+                turn=run.turn,
+                base_epoch=run.base_epoch,
+                tokens=run.reserved_tokens,
             )
             for run in Run.objects.filter(owner_id=user_id, status__in=Run.ACTIVE).defer("prompt_ids", "carry_ids")
         ]

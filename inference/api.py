@@ -14,6 +14,7 @@ from inference import admission, publishing, runs, store, tickets, tokenization
 from inference.cell import queue, workers
 from inference.cell.errors import StoreUnavailable
 from inference.cell.hub import RunState, StreamHub
+from inference.cell.link import Cell
 from inference.contracts import Admission, PoolGauges, PoolInfo, RunInfo, Timings, Usage
 from inference.errors import PoolNotFound, RunNotFound, ServiceUnavailable
 from inference.models import ModelPool, Run
@@ -42,7 +43,7 @@ def tokenizer_for(pool: PoolInfo) -> tokenization.ChatTokenizer:
     try:
         return _load_tokenizer(pool.model)
     except tokenization.TokenizerUnavailable as error:
-        log.error("tokenizer_unavailable", pool=pool.slug, error=str(error))
+        log.exception("tokenizer_unavailable", pool=pool.slug)
         raise ServiceUnavailable(reason="the pool's model files are not there", retry_after=30) from error
 
 
@@ -175,7 +176,7 @@ def pool_gauges() -> list[PoolGauges]:
         cell = store.connector().cell()
         found = []
         for slug in ModelPool.objects.values_list("slug", flat=True):
-            reports = cell.run(lambda client, slug=slug: workers.alive(client, cell.keys, pool=slug, now_ms=store.now_ms()))
+            reports = _reports(cell, pool=slug)
             found.append(
                 PoolGauges(
                     pool=slug,
@@ -190,6 +191,10 @@ def pool_gauges() -> list[PoolGauges]:
     except StoreUnavailable:
         return []
     return found
+
+
+def _reports(cell: Cell, *, pool: str) -> list[workers.Report]:
+    return cell.run(lambda client: workers.alive(client, cell.keys, pool=pool, now_ms=store.now_ms()))
 
 
 def model_of(pool: ModelPool) -> str:
@@ -263,9 +268,7 @@ def _cancel_waiting(run: Run, *, now: datetime) -> bool:
         return False
     try:
         cell = store.connector().cell()
-        cell.call(
-            queue.dequeue(cell.keys, pool=run.pool.slug, run=queue.Ticketed(run_id=ended.id, epoch=ended.epoch))
-        )
+        cell.call(queue.dequeue(cell.keys, pool=run.pool.slug, run=queue.Ticketed(run_id=ended.id, epoch=ended.epoch)))
     except StoreUnavailable as error:
         log.warning("dequeue_failed", run_id=str(run.id), error=str(error))
     publishing.announce_end(ended, text=text)

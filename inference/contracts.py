@@ -5,16 +5,29 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-# Part of this contract, defined where they are made.
-from inference.cell.hub import Quiet as Quiet
-from inference.cell.hub import RunState as RunState
-from inference.cell.hub import StreamHub as StreamHub
-from inference.cell.stream import START as START
-from inference.cell.stream import TERMINAL_SEQ as TERMINAL_SEQ
-from inference.cell.stream import Cursor as Cursor
-from inference.cell.stream import Entry as Entry
-from inference.tokenization import ChatTokenizer as ChatTokenizer
-from inference.tokenization import ChatTurn as ChatTurn
+from inference.cell.hub import Quiet, RunState, StreamHub
+from inference.cell.stream import START, TERMINAL_SEQ, Cursor, Entry
+from inference.tokenization import ChatTokenizer, ChatTurn
+
+# The imported ones are part of this contract and defined where they are made.
+__all__ = [
+    "START",
+    "TERMINAL_SEQ",
+    "Admission",
+    "ChatTokenizer",
+    "ChatTurn",
+    "Cursor",
+    "Entry",
+    "PoolGauges",
+    "PoolInfo",
+    "Quiet",
+    "RunInfo",
+    "RunState",
+    "SettledRun",
+    "StreamHub",
+    "Timings",
+    "Usage",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

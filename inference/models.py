@@ -6,7 +6,7 @@ from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import F, Q
-from uuid6 import uuid7
+from uuid_utils.compat import uuid7
 
 from inference.worker import engine_options
 
@@ -31,7 +31,7 @@ class ModelPool(models.Model):
     engine_options = models.JSONField(
         default=dict,
         blank=True,
-        help_text="Handed to the engine: tensor_parallel_size, quantization, max_num_batched_tokens, … (docs/engine.md)",
+        help_text="Handed to the engine: tensor_parallel_size, quantization, max_num_batched_tokens, … ",
     )
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -115,7 +115,9 @@ class Run(models.Model):
         ordering: ClassVar[list[str]] = ["-id"]
         constraints: ClassVar[list[models.BaseConstraint]] = [
             models.UniqueConstraint(
-                fields=["chat_id"], condition=Q(status__in=["queued", "streaming"]), name="run_one_active_per_chat"
+                fields=["chat_id"],
+                condition=Q(status__in=["queued", "streaming"]),
+                name="run_one_active_per_chat",
             ),
             models.CheckConstraint(
                 condition=Q(status__in=["queued", "streaming", "done", "cancelled", "failed", "interrupted"]),

@@ -71,7 +71,10 @@ def terminal_event(run: Run) -> tuple[str, dict[str, object]]:
             "message_id": str(run.message_id),
             "finish_reason": run.finish_reason,
             "usage": usage,
-            "timings": {"queue_ms": elapsed_ms(run, "claimed_at"), "ttft_ms": elapsed_ms(run, "first_token_at")},
+            "timings": {
+                "queue_ms": elapsed_ms(run, "claimed_at"),
+                "ttft_ms": elapsed_ms(run, "first_token_at"),
+            },
         }
     return run.status, {
         "message_id": str(run.message_id),

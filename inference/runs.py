@@ -13,7 +13,7 @@ from uuid import UUID
 from django.db import IntegrityError, transaction
 from django.db.models import UUIDField, Value
 from django.db.models.functions import Coalesce
-from uuid6 import uuid7
+from uuid_utils.compat import uuid7
 
 from billing import api as billing
 from billing.contracts import Charge
@@ -99,7 +99,9 @@ def claim(*, run_id: UUID, epoch: int, worker: str, incarnation: str, now: datet
 
 def verify_owner(*, run_id: UUID, epoch: int, incarnation: str) -> bool:
     """Whether the epoch still owns the run; it may then publish in this incarnation of Redis."""
-    mine = Run.objects.filter(id=run_id, status=Run.Status.STREAMING, epoch=epoch).update(stream_incarnation=incarnation)
+    mine = Run.objects.filter(id=run_id, status=Run.Status.STREAMING, epoch=epoch).update(
+        stream_incarnation=incarnation
+    )
     return mine == 1
 
 

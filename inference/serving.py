@@ -10,9 +10,9 @@ from uuid import UUID
 import structlog
 from django.conf import settings
 from django.utils import timezone
-from uuid6 import uuid7
+from uuid_utils.compat import uuid7
 
-from inference import admission, publishing, runs, store, token_ids
+from inference import publishing, runs, store, token_ids
 from inference.cell import queue
 from inference.cell.errors import StoreUnavailable
 from inference.models import ModelPool, Run
@@ -23,7 +23,11 @@ from inference.worker.host import Host, Identity, Ports
 
 log = structlog.get_logger(__name__)
 
-_STATUS = {Result.DONE: Run.Status.DONE, Result.CANCELLED: Run.Status.CANCELLED, Result.FAILED: Run.Status.FAILED}
+_STATUS = {
+    Result.DONE: Run.Status.DONE,
+    Result.CANCELLED: Run.Status.CANCELLED,
+    Result.FAILED: Run.Status.FAILED,
+}
 
 
 class Server:
@@ -83,7 +87,11 @@ class Server:
         except EngineDead as error:
             log.error("engine_dead", run_id=str(run.id), error=str(error))
             outcome = Outcome(
-                result=Result.FAILED, text=run.carry_text, own_tokens=0, total_tokens=0, error_code="engine_dead"
+                result=Result.FAILED,
+                text=run.carry_text,
+                own_tokens=0,
+                total_tokens=0,
+                error_code="engine_dead",
             )
         settle(run, outcome)
         return True

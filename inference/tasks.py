@@ -2,7 +2,10 @@
 
 from celery import shared_task
 
-from inference import serving, worker_hooks as worker_hooks
+from inference import serving, worker_hooks
+
+# Imported for its signal receivers: Celery loads this module in every worker.
+__all__ = ["generate", "worker_hooks"]
 
 
 @shared_task(name="inference.tasks.generate", ignore_result=True, acks_late=False)

@@ -123,9 +123,7 @@ class ChatTokenizer:
         decoder = DecodeStream(ids=list(prompt_ids), skip_special_tokens=True)
         return lambda token_id: decoder.step(self._tokenizer, token_id) or ""
 
-    def _render(
-        self, messages: Sequence[ChatTurn], contents: Sequence[str], add_generation_prompt: bool
-    ) -> str:
+    def _render(self, messages: Sequence[ChatTurn], contents: Sequence[str], add_generation_prompt: bool) -> str:
         try:
             return self._template.render(
                 messages=[
@@ -202,9 +200,7 @@ def load(model: str) -> ChatTokenizer:
         *_ids(tokenizer.token_to_id(eos) if eos else None),
     }
     try:
-        return ChatTokenizer(
-            tokenizer=tokenizer, template=template, special_tokens=special_tokens, stop_ids=stop_ids
-        )
+        return ChatTokenizer(tokenizer=tokenizer, template=template, special_tokens=special_tokens, stop_ids=stop_ids)
     except jinja2.TemplateError as error:
         raise TokenizerUnavailable(model=model, reason=f"its chat template is not valid: {error}") from error
 

@@ -17,10 +17,7 @@ def works(candidate: str) -> bool:
     """Whether `candidate` runs at all (a shim may not) and is new enough."""
     check = "import sys; sys.exit(sys.version_info < {})".format(OLDEST)  # noqa: UP032
     try:
-        return (
-            subprocess.call([candidate, "-c", check], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            == 0
-        )
+        return subprocess.call([candidate, "-c", check], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) == 0
     except OSError:
         return False
 

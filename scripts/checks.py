@@ -68,9 +68,7 @@ def can_make_venv(*, log: Path) -> None:
         return
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     package = f"python{version}-venv"
-    system_package(
-        apt=package, others="the venv and ensurepip modules", why="to make a virtual environment", log=log
-    )
+    system_package(apt=package, others="the venv and ensurepip modules", why="to make a virtual environment", log=log)
 
 
 def engine_can_run_here() -> None:

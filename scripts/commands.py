@@ -26,9 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     except SetupFailed as failure:
         return tell(failure)
     except OSError as error:
-        return tell(
-            troubles.explain(output=str(error), doing="Setting up", log="var/log", known=troubles.LOCAL)
-        )
+        return tell(troubles.explain(output=str(error), doing="Setting up", log="var/log", known=troubles.LOCAL))
     except KeyboardInterrupt:
         print("\nInterrupted. The same command goes on from here.", file=sys.stderr)
         return 130

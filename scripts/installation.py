@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts import checks, running
+from scripts import checks, running, troubles
 from scripts.troubles import SetupFailed
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,6 +30,7 @@ NEEDS = {
     "dev": 800_000_000,
 }
 WEIGHTS_NEED = 700_000_000
+NOT_IN_INDEX = r"No matching distribution found|Could not find a version|ResolutionImpossible"
 ENGINE_SETS = {"engine-cpu", "engine-gpu"}
 TITLES = {
     "web": "Installing the packages of web and jobs",
@@ -118,7 +119,7 @@ class Installation:
         try:
             self._pip(command, title="Installing torch for the CPU")
         except SetupFailed as failure:
-            if not failure.says(r"No matching distribution found for torch"):
+            if not failure.says(NOT_IN_INDEX) or troubles.NO_REGISTRY.cause in failure.cause:
                 raise
             title = f"Installing torch for the CPU from {TORCH_INDEX}"
             self._pip([*command, "--extra-index-url", TORCH_INDEX], title=title)

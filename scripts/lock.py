@@ -13,9 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 UV = "uv==0.13.9"
-OPTIONS = (
-    "--universal --generate-hashes --python-version 3.11 --no-header --no-emit-index-url --no-emit-find-links"
-)
+OPTIONS = "--universal --generate-hashes --python-version 3.11 --no-header --no-emit-index-url --no-emit-find-links"
 # Resolved so that their dependents agree, and installed from elsewhere or not at all
 # (engine-cpu-overrides.txt).
 LEFT_OUT = ("torch", "torchvision", "torchaudio", "torchcodec", "triton")

@@ -106,9 +106,7 @@ def run(
                 process.terminate()
             status = process.wait()
     if status != 0:
-        raise troubles.explain(
-            output="".join(output) + _ending(status), doing=title, log=str(log), known=known
-        )
+        raise troubles.explain(output="".join(output) + _ending(status), doing=title, log=str(log), known=known)
     progress.done()
     return "".join(output)
 

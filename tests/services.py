@@ -110,17 +110,12 @@ def postgres() -> Iterator[str]:
         def start(name: str, *arguments: str) -> subprocess.Popen[bytes]:
             environment = {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C.UTF-8", "HOME": str(folder)}
             command = [str(program / name), "-D", str(folder / "data"), *arguments]
-            return processes.spawn(
-                command, environment=environment, folder=folder, output=log, user=user, group=group
-            )
+            return processes.spawn(command, environment=environment, folder=folder, output=log, user=user, group=group)
 
         def complain(what: str) -> AssertionError:
             return AssertionError(f"{what}: {(folder / 'log').read_text(errors='replace')}")
 
-        if (
-            start("initdb", "-U", "chatsite", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync").wait()
-            != 0
-        ):
+        if start("initdb", "-U", "chatsite", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync").wait() != 0:
             raise complain("initdb failed")
         port = processes.free_port()
         settings = [word for setting in POSTGRES_SETTINGS for word in ("-c", setting)]
@@ -171,12 +166,8 @@ def _folder_for_server() -> Iterator[tuple[Path, int | None, int | None]]:
             yield Path(name), None, None
         return
     somebody = pwd.getpwnam("nobody")
-    parent = next(
-        path for path in map(Path, (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm")) if _open(path)
-    )
-    with tempfile.TemporaryDirectory(
-        prefix="chatsite-postgres-", dir=parent, ignore_cleanup_errors=True
-    ) as name:
+    parent = next(path for path in map(Path, (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm")) if _open(path))
+    with tempfile.TemporaryDirectory(prefix="chatsite-postgres-", dir=parent, ignore_cleanup_errors=True) as name:
         os.chown(name, somebody.pw_uid, somebody.pw_gid)
         yield Path(name), somebody.pw_uid, somebody.pw_gid
 

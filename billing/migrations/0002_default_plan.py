@@ -1,12 +1,12 @@
 """The plan of users without a subscription."""
 
-import uuid6
+import uuid_utils.compat
 from django.db import migrations
 
 
 def add(apps, schema_editor):
     plan = apps.get_model("billing", "Plan")
-    plan.objects.create(id=uuid6.uuid7(), slug="free", name="Free", is_default=True, concurrent_runs=32)
+    plan.objects.create(id=uuid_utils.compat.uuid7(), slug="free", name="Free", is_default=True, concurrent_runs=32)
 
 
 class Migration(migrations.Migration):

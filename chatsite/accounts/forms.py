@@ -17,6 +17,4 @@ class EmailLoginForm(AuthenticationForm):
         super().__init__(*args, **kwargs)
         field = self.fields["username"]
         field.label = "E-mail"
-        field.widget = forms.EmailInput(
-            attrs={"autocomplete": "username", "autofocus": True, "maxlength": 254}
-        )
+        field.widget = forms.EmailInput(attrs={"autocomplete": "username", "autofocus": True, "maxlength": 254})

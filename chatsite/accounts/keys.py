@@ -31,9 +31,7 @@ class NewKey:
 def create(*, user: User, name: str, now: datetime) -> NewKey:
     """Make a key for `user`, which can be shown this once."""
     secret = PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
-    api_key = ApiKey.objects.create(
-        user=user, name=name, prefix=secret[:_SHOWN], sha256=_hash(secret), created_at=now
-    )
+    api_key = ApiKey.objects.create(user=user, name=name, prefix=secret[:_SHOWN], sha256=_hash(secret), created_at=now)
     return NewKey(api_key=api_key, secret=secret)
 
 

@@ -32,18 +32,14 @@ class UserManager(BaseUserManager["User"]):
         return user
 
     def create_superuser(self, *, email: str, password: str | None = None, **fields: Any) -> "User":
-        return self.create_user(
-            email=email, password=password, **(fields | {"is_staff": True, "is_superuser": True})
-        )
+        return self.create_user(email=email, password=password, **(fields | {"is_staff": True, "is_superuser": True}))
 
 
 class User(AbstractBaseUser, PermissionsMixin):
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     email = models.EmailField("e-mail", unique=True)
     name = models.CharField(max_length=150, blank=True)
-    is_active = models.BooleanField(
-        "active", default=True, help_text="Unset this instead of deleting an account."
-    )
+    is_active = models.BooleanField("active", default=True, help_text="Unset this instead of deleting an account.")
     is_staff = models.BooleanField("staff", default=False, help_text="May log in to the admin site.")
     date_joined = models.DateTimeField(default=timezone.now, editable=False)
 

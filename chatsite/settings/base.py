@@ -104,7 +104,6 @@ USE_TZ = True
 
 STATIC_URL = "/static/"
 STATICFILES_DIRS = [BASE_DIR / "static"]
-STATIC_ROOT = BASE_DIR / "staticfiles"
 WHITENOISE_ALLOW_ALL_ORIGINS = False
 
 REST_FRAMEWORK = {

@@ -15,6 +15,4 @@ WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = True
 if "sqlite" in DATABASES["default"]["ENGINE"]:
     # A file: threads that share an in-memory database meet its table locks at once, whatever the timeout.
-    DATABASES["default"]["TEST"] = {
-        "NAME": str(Path(tempfile.gettempdir()) / f"chatsite-test-{os.getpid()}.sqlite3")
-    }
+    DATABASES["default"]["TEST"] = {"NAME": str(Path(tempfile.gettempdir()) / f"chatsite-test-{os.getpid()}.sqlite3")}

@@ -26,18 +26,14 @@ def test_a_sqlite_url_gets_the_same_options() -> None:
 
 @pytest.mark.parametrize("scheme", ["postgres", "postgresql"])
 def test_postgres_is_pooled_and_keeps_no_connection_per_thread(scheme: str) -> None:
-    configured = databases.configure(
-        url=f"{scheme}://u:p@db.example:5433/chat?sslmode=require", state_dir=STATE
-    )
+    configured = databases.configure(url=f"{scheme}://u:p@db.example:5433/chat?sslmode=require", state_dir=STATE)
     assert configured["ENGINE"] == "django.db.backends.postgresql"
     assert (configured["HOST"], configured["PORT"], configured["NAME"]) == ("db.example", 5433, "chat")
     assert configured["OPTIONS"] == {"sslmode": "require", "pool": databases.POSTGRES_POOL}
     assert configured["CONN_MAX_AGE"] == 0
 
 
-@pytest.mark.parametrize(
-    "url", ["mysql://u:hunter2@h/d", "nonsense-hunter2", "postgres://u:hunter2@h:port/d"]
-)
+@pytest.mark.parametrize("url", ["mysql://u:hunter2@h/d", "nonsense-hunter2", "postgres://u:hunter2@h:port/d"])
 def test_what_cannot_serve_is_refused_by_name_without_the_password(url: str) -> None:
     with pytest.raises(ImproperlyConfigured, match="DATABASE_URL") as refusal:
         databases.configure(url=url, state_dir=STATE)

@@ -86,9 +86,7 @@ def test_a_variable_set_to_nothing_counts_as_unset(monkeypatch: pytest.MonkeyPat
         ("BEHIND_TLS_PROXY", "2"),
     ],
 )
-def test_a_wrong_value_is_refused_by_the_variables_name(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str
-) -> None:
+def test_a_wrong_value_is_refused_by_the_variables_name(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(ImproperlyConfigured, match=name):
         env.read()
@@ -108,9 +106,7 @@ def test_the_redis_url_of_the_environment_wins(monkeypatch: pytest.MonkeyPatch, 
     assert env.redis_url() == "redis://elsewhere:6379/2"
 
 
-def test_without_it_the_supervisors_file_names_the_server(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_it_the_supervisors_file_names_the_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     leave_url(tmp_path, "redis://127.0.0.1:4711/0\n")
     monkeypatch.setenv("STATE_DIR", str(tmp_path))
     assert env.redis_url() == "redis://127.0.0.1:4711/0"

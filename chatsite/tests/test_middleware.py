@@ -25,9 +25,7 @@ def test_a_sane_request_id_of_the_client_is_kept(client: Client) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "offered", ["short", "x" * 65, "with space in it", "new\nline-forged", "ümlaut-umlaut", ""]
-)
+@pytest.mark.parametrize("offered", ["short", "x" * 65, "with space in it", "new\nline-forged", "ümlaut-umlaut", ""])
 def test_any_other_request_id_is_replaced(client: Client, offered: str) -> None:
     answered = client.get("/healthz", headers={"x-request-id": offered}).headers["X-Request-ID"]
     assert UUID_SHAPE.fullmatch(answered)
@@ -55,9 +53,7 @@ def test_static_files_are_served_with_their_type(client: Client) -> None:
 
 def test_a_static_file_that_the_browser_has_is_not_sent_again(client: Client) -> None:
     first = client.get("/static/admin/css/base.css")
-    again = client.get(
-        "/static/admin/css/base.css", headers={"if-modified-since": first.headers["Last-Modified"]}
-    )
+    again = client.get("/static/admin/css/base.css", headers={"if-modified-since": first.headers["Last-Modified"]})
     assert again.status_code == 304
     assert again.content == b""
 

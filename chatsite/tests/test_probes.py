@@ -26,10 +26,13 @@ def test_ready_means_that_some_pool_can_answer(client: Client, monkeypatch: pyte
     assert (response.status_code, response.json()) == (200, {"ready": True, "pools": ["default"]})
 
 
-def test_without_a_worker_the_site_is_not_ready(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_worker_the_site_is_not_ready_which_is_no_error(
+    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(inference, "ready_pools", lambda *, now: [])
     response = client.get("/readyz")
     assert (response.status_code, response.json()) == (503, {"ready": False, "pools": []})
+    assert caplog.records == []
 
 
 def test_without_a_database_the_site_is_not_ready(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,9 +43,7 @@ def test_without_a_database_the_site_is_not_ready(client: Client, monkeypatch: p
     assert client.get("/readyz").status_code == 503
 
 
-def test_metrics_give_each_pool_the_numbers_of_its_engines(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_metrics_give_each_pool_the_numbers_of_its_engines(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inference, "pool_gauges", lambda: [BUSY, IDLE])
     response = client.get("/metrics")
     assert response.status_code == 200

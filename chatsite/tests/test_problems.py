@@ -5,10 +5,13 @@ from typing import Any
 import pytest
 from django.test import Client, override_settings
 from django.utils import timezone
+from rest_framework.response import Response
 
-from chatsite import problems
+from chatsite import problem_kinds, problems
 from chatsite.accounts import accounts, keys
 from chatsite.tests import urls
+from conversations import errors as conversations
+from inference import errors as inference
 
 pytestmark = pytest.mark.urls("chatsite.tests.urls")
 
@@ -16,7 +19,7 @@ pytestmark = pytest.mark.urls("chatsite.tests.urls")
 @pytest.fixture(autouse=True)
 def probe_errors_are_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     for error, kind in urls.ENTRIES.items():
-        monkeypatch.setitem(problems.TABLE, error, kind)
+        monkeypatch.setitem(problem_kinds.TABLE, error, kind)
 
 
 @pytest.fixture
@@ -70,9 +73,7 @@ def test_a_derived_error_is_answered_as_its_base(visitor: Client) -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/failing/unforeseen", "/api/plain/unforeseen"])
-def test_an_unforeseen_error_is_a_500_that_tells_nothing_but_the_request_id(
-    visitor: Client, path: str
-) -> None:
+def test_an_unforeseen_error_is_a_500_that_tells_nothing_but_the_request_id(visitor: Client, path: str) -> None:
     response = visitor.get(path, headers={"x-request-id": "a-request-of-mine"})
     body = assert_problem(response, 500, "internal_error")
     assert body["request_id"] == "a-request-of-mine"
@@ -109,9 +110,7 @@ def test_a_throttled_request_learns_when_to_come_back(visitor: Client) -> None:
 )
 @pytest.mark.parametrize("method", ["get", "post", "put", "patch", "delete", "options"])
 @pytest.mark.parametrize("debug", [False, True])
-def test_an_unknown_address_under_api_is_a_problem(
-    visitor: Client, path: str, method: str, debug: bool
-) -> None:
+def test_an_unknown_address_under_api_is_a_problem(visitor: Client, path: str, method: str, debug: bool) -> None:
     with override_settings(DEBUG=debug):
         assert_problem(getattr(visitor, method)(path), 404, "not_found")
 
@@ -191,9 +190,53 @@ def test_a_cookie_with_a_nul_is_no_session(db: None, visitor: Client) -> None:
     assert_problem(visitor.get("/api/probe"), 401, "not_authenticated")
 
 
-@pytest.mark.parametrize("entry", problems.TABLE.values(), ids=lambda kind: str(kind.code))
-def test_every_entry_of_the_table_is_an_error_status_with_a_plain_code(entry: problems.Kind) -> None:
+@pytest.mark.parametrize("entry", problem_kinds.TABLE.values(), ids=lambda kind: str(kind.code))
+def test_every_entry_of_the_table_is_an_error_status_with_a_plain_code(entry: problem_kinds.Kind) -> None:
     assert 400 <= entry.status < 600
     assert entry.code.replace("_", "").isalpha()
     assert entry.code == entry.code.lower()
     assert entry.title
+
+
+def told(error: Exception) -> Response:
+    response = problems.handle(error, {})
+    assert response is not None
+    return response
+
+
+def test_every_error_of_the_apps_has_an_entry() -> None:
+    public = {
+        error
+        for module, base in ((conversations, "ConversationsError"), (inference, "InferenceError"))
+        for error in vars(module).values()
+        if isinstance(error, type) and issubclass(error, Exception) and error.__name__ != base
+    }
+    assert public - set(problem_kinds.TABLE) == {conversations.InvalidRequest}
+
+
+def test_a_rule_broken_beyond_the_serializer_is_told_like_one_broken_in_it() -> None:
+    response = told(conversations.InvalidRequest(field="content", reason="may not be blank"))
+    assert response.status_code == 400
+    assert response.data["code"] == "invalid"
+    assert response.data["errors"] == {"content": ["may not be blank"]}
+    assert response.data["detail"] == "content: may not be blank"
+
+
+def test_a_busy_chat_names_its_run() -> None:
+    response = told(inference.ChatBusy(run_id=urls.RUN_ID))
+    assert (response.status_code, response.data["code"]) == (409, "chat_busy")
+    assert response.data["run_id"] == str(urls.RUN_ID)
+
+
+def test_a_message_that_does_not_fit_comes_with_the_numbers() -> None:
+    response = told(conversations.TooLong(prompt_tokens=5000, max_prompt_tokens=3584, context_window=4096))
+    assert (response.status_code, response.data["code"]) == (400, "too_long")
+    assert (response.data["prompt_tokens"], response.data["max_prompt_tokens"]) == (5000, 3584)
+    assert "5000" in response.data["detail"]
+
+
+def test_limits_of_ones_own_and_of_the_service_both_say_when_to_retry() -> None:
+    own = told(inference.AdmissionRefused(limit="concurrent_runs", maximum=2, retry_after=7))
+    assert (own.status_code, own.data["limit"], own.headers["Retry-After"]) == (429, "concurrent_runs", "7")
+    full = told(inference.ServiceUnavailable(reason="the service's memory is away", retry_after=5))
+    assert (full.status_code, full.data["code"], full.headers["Retry-After"]) == (503, "unavailable", "5")

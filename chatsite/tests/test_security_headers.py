@@ -46,9 +46,7 @@ def inline_code(html: str) -> list[str]:
     return parser.found
 
 
-@pytest.mark.parametrize(
-    "path", ["/login/", "/healthz", "/api/v1/nothing", "/nothing", "/static/admin/css/base.css"]
-)
+@pytest.mark.parametrize("path", ["/login/", "/healthz", "/api/v1/nothing", "/nothing", "/static/admin/css/base.css"])
 @pytest.mark.django_db
 def test_every_answer_carries_the_headers(client: Client, path: str) -> None:
     headers = client.get(path).headers

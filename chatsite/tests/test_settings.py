@@ -16,9 +16,7 @@ PRODUCTION = {
 }
 
 
-def python(
-    *arguments: str, state_dir: Path, without: str = "", **variables: str
-) -> subprocess.CompletedProcess[str]:
+def python(*arguments: str, state_dir: Path, without: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": os.environ["PATH"], "STATE_DIR": str(state_dir), **PRODUCTION, **variables}
     environment.pop(without, None)
     return subprocess.run(
@@ -109,9 +107,7 @@ def test_models_and_migrations_agree(tmp_path: Path) -> None:
 
 def setting(name: str, *, state_dir: Path, **variables: str) -> str:
     """`repr` of one setting, read without starting Django."""
-    code = (
-        f"import os, importlib; print(importlib.import_module(os.environ['DJANGO_SETTINGS_MODULE']).{name})"
-    )
+    code = f"import os, importlib; print(importlib.import_module(os.environ['DJANGO_SETTINGS_MODULE']).{name})"
     result = python("-c", code, state_dir=state_dir, **variables)
     assert result.returncode == 0, result.stderr
     return result.stdout.strip()

@@ -15,7 +15,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from chatsite import problems
+from chatsite.problem_kinds import Kind
 from chatsite.urls import handler400, handler403, handler404, handler500
 from chatsite.urls import urlpatterns as site
 
@@ -47,10 +47,8 @@ class VeryBusy(Busy):
 
 
 ENTRIES = {
-    Busy: problems.Kind(
-        status=HTTPStatus.CONFLICT, code="busy", title="Busy", detail="Run {run_id} is under way."
-    ),
-    Later: problems.Kind(status=HTTPStatus.TOO_MANY_REQUESTS, code="later", title="Later"),
+    Busy: Kind(status=HTTPStatus.CONFLICT, code="busy", title="Busy", detail="Run {run_id} is under way."),
+    Later: Kind(status=HTTPStatus.TOO_MANY_REQUESTS, code="later", title="Later"),
 }
 ERRORS: dict[str, Callable[[], Exception]] = {
     "busy": Busy,

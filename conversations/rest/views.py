@@ -54,9 +54,7 @@ class ChatsView(APIView):
     def post(self, request: Request) -> Response:
         """Open a chat."""
         asked = _checked(serializers.NewChatSerializer, request)
-        chat = chats.create(
-            owner_id=_owner(request), title=asked["title"], pool=asked["pool"], now=timezone.now()
-        )
+        chat = chats.create(owner_id=_owner(request), title=asked["title"], pool=asked["pool"], now=timezone.now())
         return Response(_chat_json([chat])[0], status=201)
 
 
@@ -70,9 +68,7 @@ class ChatView(APIView):
     def patch(self, request: Request, chat_id: UUID) -> Response:
         """Rename a chat, or let another pool answer in it."""
         asked = _checked(serializers.ChatChangeSerializer, request)
-        chat = chats.change(
-            owner_id=_owner(request), chat_id=chat_id, title=asked.get("title"), pool=asked.get("pool")
-        )
+        chat = chats.change(owner_id=_owner(request), chat_id=chat_id, title=asked.get("title"), pool=asked.get("pool"))
         return Response(_chat_json([chat])[0])
 
     @extend_schema(responses={204: None})
@@ -110,9 +106,7 @@ class RunView(APIView):
     @extend_schema(responses=serializers.RunSerializer)
     def get(self, request: Request, run_id: UUID) -> Response:
         """One run."""
-        return Response(
-            serializers.RunSerializer(inference.run_for(owner_id=_owner(request), run_id=run_id)).data
-        )
+        return Response(serializers.RunSerializer(inference.run_for(owner_id=_owner(request), run_id=run_id)).data)
 
 
 class CancelView(APIView):

@@ -11,7 +11,7 @@ from django.apps import apps
 from django.contrib.auth import get_user_model
 from django.test import Client
 from django.urls import reverse
-from uuid6 import uuid7
+from uuid_utils.compat import uuid7
 
 from conversations.models import Chat, Message, Turn
 from conversations.pages import CHATS_SHOWN, MESSAGES_SHOWN, exact_html
@@ -40,9 +40,7 @@ def a_chat(owner: Any, *, title: str = "About Rome", minutes: int = 0) -> Chat:
 
 def a_turn(chat: Chat, *, question: str, answer: str | None, state: str = "complete") -> Turn:
     """A turn as it is stored: its user message and, unless it is still running, its answer."""
-    turn = Turn.objects.create(
-        chat=chat, client_turn_id=str(uuid7()), fingerprint="f", run_id=uuid7(), created_at=NOW
-    )
+    turn = Turn.objects.create(chat=chat, client_turn_id=str(uuid7()), fingerprint="f", run_id=uuid7(), created_at=NOW)
     said = [("user", question, "complete")] + ([("assistant", answer, state)] if answer is not None else [])
     for role, content, kept_as in said:
         chat.last_seq += 1
@@ -85,9 +83,7 @@ def test_logging_in_leads_to_the_page_that_was_asked_for(owner: Any) -> None:
     client = Client()
     form = client.get(f"/login/?next={page_of(chat)}").content.decode()
     assert f'name="next" value="{page_of(chat)}"' in form
-    response = client.post(
-        "/login/", {"username": "ada@example.org", "password": "a password", "next": page_of(chat)}
-    )
+    response = client.post("/login/", {"username": "ada@example.org", "password": "a password", "next": page_of(chat)})
     assert response.headers["Location"] == page_of(chat)
 
 
@@ -174,9 +170,7 @@ def test_a_chat_that_is_being_answered_says_where_to_follow(browser: Client, own
     assert f'data-active-events-url="/api/v1/runs/{turn.run_id}/events"' in html
 
 
-def test_past_chats_are_listed_last_active_first_and_the_open_one_is_marked(
-    browser: Client, owner: Any
-) -> None:
+def test_past_chats_are_listed_last_active_first_and_the_open_one_is_marked(browser: Client, owner: Any) -> None:
     older, newer = a_chat(owner, title="Older", minutes=1), a_chat(owner, title="Newer", minutes=2)
     html = browser.get(page_of(older)).content.decode()
     assert html.index(page_of(newer)) < html.index(page_of(older))

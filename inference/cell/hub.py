@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from uuid import UUID
 
-
 from inference.cell.errors import StoreUnavailable
 from inference.cell.link import UNAVAILABLE, AsyncCell, AsyncConnector
 from inference.cell.stream import START, TERMINAL_SEQ, Cursor, Entry, encode, read_notification

@@ -107,7 +107,14 @@ def open_epoch(
 
 
 def append(
-    keys: Keys, *, run_id: UUID, epoch: int, seq: int, kind: str, data: Mapping[str, object], ids: Sequence[int] = ()
+    keys: Keys,
+    *,
+    run_id: UUID,
+    epoch: int,
+    seq: int,
+    kind: str,
+    data: Mapping[str, object],
+    ids: Sequence[int] = (),
 ) -> ScriptCall:
     """Append one entry. Replies 'ok', 'absent' or 'stop'."""
     return ScriptCall(
@@ -119,9 +126,7 @@ def append(
 
 def seal(keys: Keys, *, run_id: UUID, epoch: int, base_epoch: int) -> ScriptCall:
     """Fence an epoch and read what was published. Replies ['ok', ids, text] or ['lost']."""
-    return ScriptCall(
-        "seal", [keys.stream(run_id), keys.stream_state(run_id)], [epoch, base_epoch, STREAM_TTL_MS]
-    )
+    return ScriptCall("seal", [keys.stream(run_id), keys.stream_state(run_id)], [epoch, base_epoch, STREAM_TTL_MS])
 
 
 def close(

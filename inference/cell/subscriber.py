@@ -9,7 +9,6 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, Protocol
 
-
 from inference.cell.errors import StoreUnavailable
 from inference.cell.link import UNAVAILABLE, AsyncCell, AsyncConnector
 

@@ -1,13 +1,16 @@
-"""The pool of the embedded model: a window of 4,096 tokens, nearly greedy sampling."""
+"""The pool of the embedded model: a window of 4,096 tokens, nearly greedy sampling.
 
-import uuid6
+The system prompt is the one that SmolLM2 was tuned with: with others the small model drifts into other languages.
+"""
+
+import uuid_utils.compat
 from django.db import migrations
 
 
 def add(apps, schema_editor):
     pool = apps.get_model("inference", "ModelPool")
     pool.objects.create(
-        id=uuid6.uuid7(),
+        id=uuid_utils.compat.uuid7(),
         slug="default",
         name="Default",
         is_default=True,
@@ -16,7 +19,7 @@ def add(apps, schema_editor):
         max_concurrent_runs=32,
         temperature=0.1,
         top_p=0.95,
-        system_prompt="You are a helpful assistant.",
+        system_prompt="You are a helpful AI assistant named SmolLM, trained by Hugging Face",
     )
 
 

@@ -115,9 +115,7 @@ async def test_directives_in_earlier_messages_do_nothing() -> None:
     assert len(await bench.time.run(bench.read(request(prompt_ids=history)))) == 40
 
 
-@pytest.mark.parametrize(
-    "directive", ["[[tempo=3]]", "[[tps]]", "[[clock=1]]", "[[tokens=0]]", "[[tps=nan]]"]
-)
+@pytest.mark.parametrize("directive", ["[[tempo=3]]", "[[tps]]", "[[clock=1]]", "[[tokens=0]]", "[[tps=nan]]"])
 async def test_a_bad_directive_is_refused(directive: str) -> None:
     bench = Bench()
     with pytest.raises(EngineRefused):

@@ -210,9 +210,7 @@ def test_of_several_named_templates_the_default_is_taken(tmp_path: Path) -> None
         ({"config": [1]}, "not a JSON object"),
     ],
 )
-def test_a_folder_that_cannot_serve_says_what_is_wrong(
-    tmp_path: Path, files: dict[str, object], reason: str
-) -> None:
+def test_a_folder_that_cannot_serve_says_what_is_wrong(tmp_path: Path, files: dict[str, object], reason: str) -> None:
     with pytest.raises(TokenizerUnavailable, match=reason) as caught:
         tokenization.load(str(folder(tmp_path, **files)))
     assert caught.value.model == str(tmp_path)

@@ -81,9 +81,7 @@ OPTIONS: Mapping[str, Option] = {
     "scheduling_policy": _text("order of waiting requests", "priority", "fcfs"),
     "enforce_eager": _flag("no CUDA graphs: faster start, slower steps"),
     "async_scheduling": _flag("plan the next step while this one runs"),
-    "speculative_config": Option(
-        kind=dict, meaning="speculative decoding: a cheap draft checked in one step"
-    ),
+    "speculative_config": Option(kind=dict, meaning="speculative decoding: a cheap draft checked in one step"),
     "load_format": _text("how weights are read", "auto", "safetensors", "dummy"),
     "revision": _text("the model's revision on the Hugging Face hub"),
     "seed": _count("seed of the engine's own random numbers", least=0),

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from enum import Enum, auto
 from uuid import UUID
 
-from inference.worker.engine import Engine, EngineDead, EngineRefused, GenerationRequest, Sampling
+from inference.worker.engine import Engine, EngineRefused, GenerationRequest, Sampling
 from inference.worker.flusher import Flusher
 from inference.worker.publication import Phase, Publication
 

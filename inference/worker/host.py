@@ -186,9 +186,7 @@ class Host:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         with contextlib.suppress(StoreUnavailable):
             cell = await self._connector.cell()
-            await cell.call(
-                workers.farewell(cell.keys, pool=self.identity.pool, boot_id=self.identity.boot_id)
-            )
+            await cell.call(workers.farewell(cell.keys, pool=self.identity.pool, boot_id=self.identity.boot_id))
         await self._flusher.stop()
         await self._subscriber.close()
         await self._connector.close()

@@ -92,9 +92,7 @@ def write_tokenizer(metadata: Mapping[str, Any], *, folder: Path) -> None:
     digits = pre_tokenizers.Digits(individual_digits=True)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, byte_level])
     tokenizer.decoder = decoders.ByteLevel()
-    special = [
-        t for t, kind in zip(tokens, metadata["tokenizer.ggml.token_type"], strict=True) if kind == _CONTROL
-    ]
+    special = [t for t, kind in zip(tokens, metadata["tokenizer.ggml.token_type"], strict=True) if kind == _CONTROL]
     tokenizer.add_special_tokens([tokenizers.AddedToken(t, special=True, normalized=False) for t in special])
     tokenizer.save(str(folder / "tokenizer.json"))
 

@@ -126,9 +126,7 @@ class ScriptedEngine:
             answer = self._answers.answer(request.prompt_ids)
         except ValueError as error:
             raise EngineRefused(str(error)) from error
-        sequence = _Sequence(
-            request=request, answer=answer, arrival=next(self._arrivals), position=answer.done
-        )
+        sequence = _Sequence(request=request, answer=answer, arrival=next(self._arrivals), position=answer.done)
         self._waiting[request.request_id] = sequence
         sequence.producer = asyncio.create_task(self._produce(sequence))
         self._admit()
@@ -179,9 +177,7 @@ class ScriptedEngine:
                 self._prefixes.store(request.cache_salt, (*request.prompt_ids, *written))
                 self._leave(sequence)
             sequence.output.put_nowait(
-                EngineDelta(
-                    text=text, token_ids=ids, finish_reason=reason, cached_tokens=sequence.cached_tokens
-                )
+                EngineDelta(text=text, token_ids=ids, finish_reason=reason, cached_tokens=sequence.cached_tokens)
             )
             # From due time to due time, so that the rate is exact; but a process that was stopped goes on at
             # its pace instead of catching up in a burst.

@@ -25,9 +25,7 @@ class Migration(migrations.Migration):
                     "is_superuser",
                     models.BooleanField(
                         default=False,
-                        help_text=(
-                            "Designates that this user has all permissions without explicitly assigning them."
-                        ),
+                        help_text=("Designates that this user has all permissions without explicitly assigning them."),
                         verbose_name="superuser status",
                     ),
                 ),
@@ -49,9 +47,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "is_staff",
-                    models.BooleanField(
-                        default=False, help_text="May log in to the admin site.", verbose_name="staff"
-                    ),
+                    models.BooleanField(default=False, help_text="May log in to the admin site.", verbose_name="staff"),
                 ),
                 ("date_joined", models.DateTimeField(default=django.utils.timezone.now, editable=False)),
                 (

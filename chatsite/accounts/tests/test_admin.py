@@ -43,9 +43,7 @@ def test_an_address_that_differs_in_case_only_is_refused_in_the_form(admin_site:
     assert User.objects.filter(email__iexact="ada@example.org").count() == 1
 
 
-def test_keys_are_listed_without_secrets_and_searched_by_owner(
-    admin_site: Client, ada: User, now: datetime
-) -> None:
+def test_keys_are_listed_without_secrets_and_searched_by_owner(admin_site: Client, ada: User, now: datetime) -> None:
     new = keys.create(user=ada, name="laptop", now=now)
     page = admin_site.get("/admin/accounts/apikey/", {"q": "ada@"}).content.decode()
     assert new.api_key.prefix in page

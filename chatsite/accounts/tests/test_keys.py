@@ -89,9 +89,7 @@ def test_the_keys_of_an_inactive_user_are_refused(ada: User, now: datetime) -> N
         keys.authenticate(secret=secret, now=now)
 
 
-@pytest.mark.parametrize(
-    "secret", ["", "sk-", "sk-" + "a" * 43, "sk-" + "a" * 44, "a" * 46, "sk-" + "ä" * 43]
-)
+@pytest.mark.parametrize("secret", ["", "sk-", "sk-" + "a" * 43, "sk-" + "a" * 44, "a" * 46, "sk-" + "ä" * 43])
 def test_what_is_no_key_is_refused(db: None, now: datetime, secret: str) -> None:
     with pytest.raises(InvalidApiKey):
         keys.authenticate(secret=secret, now=now)

@@ -43,9 +43,7 @@ def test_the_database_itself_refuses_a_second_spelling() -> None:
         User.objects.bulk_create([User(email="Ada@Example.org")])
 
 
-@pytest.mark.parametrize(
-    "email", ["", "ada", "ada@", "@example.org", "ada@exa mple.org", "ada\x00@example.org"]
-)
+@pytest.mark.parametrize("email", ["", "ada", "ada@", "@example.org", "ada@exa mple.org", "ada\x00@example.org"])
 def test_what_is_no_address_opens_no_account(email: str) -> None:
     with pytest.raises(ValidationError):
         accounts.open_account(email=email, password=None)

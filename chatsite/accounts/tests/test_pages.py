@@ -78,9 +78,7 @@ def test_an_account_without_a_password_cannot_be_logged_in_to(client: Client) ->
         ("\x00", "/"),
     ],
 )
-def test_after_login_only_this_sites_pages_are_gone_to(
-    client: Client, ada: User, wanted: str, taken: str
-) -> None:
+def test_after_login_only_this_sites_pages_are_gone_to(client: Client, ada: User, wanted: str, taken: str) -> None:
     response = client.post("/login/", {"username": ada.email, "password": PASSWORD, "next": wanted})
     assert (response.status_code, response.headers["Location"]) == (302, taken)
 

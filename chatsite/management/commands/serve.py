@@ -23,9 +23,7 @@ DEFAULT_SLOTS = 64
 
 
 class Command(BaseCommand):
-    help = (
-        "Run web, worker, jobs, beat and, unless REDIS_URL is set, an embedded Valkey; stop them on Ctrl-C."
-    )
+    help = "Run web, worker, jobs, beat and, unless REDIS_URL is set, an embedded Valkey; stop them on Ctrl-C."
     requires_system_checks = []  # noqa: RUF012 - the processes check for themselves, and starting is waited for
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -99,15 +97,12 @@ def programs(*, host: str, port: int, valkey: EmbeddedValkey | None) -> list[Pro
     generating = ["--concurrency", str(worker_slots()), "--queues", "pool.default", "--hostname", "worker@%h"]
     found = [
         # Cuts its streams when it stops; browsers reconnect and go on where they were.
-        Program(
-            name="web", command=[*python, "daphne", "--verbosity", "0", *listen, "chatsite.asgi:application"]
-        ),
+        Program(name="web", command=[*python, "daphne", "--verbosity", "0", *listen, "chatsite.asgi:application"]),
         # Hands unfinished answers back when it is told to stop.
         Program(name="worker", command=[*worker, *generating], grace_s=20.0, stop_stage=1),
         Program(
             name="jobs",
             command=[*worker, "--concurrency", "4", "--queues", "jobs", "--hostname", "jobs@%h"],
-            grace_s=10.0,
             stop_stage=1,
         ),
         Program(name="beat", command=[*celery, "beat", "--pidfile="], stop_stage=1),
@@ -141,9 +136,7 @@ async def until_ready(*, host: str, port: int, console: Console) -> None:
             if answer is None:
                 what = "web is starting"
             elif answer.status == 503:
-                what = (
-                    "the engine is loading the model" if worker_slots() else "waiting for a worker elsewhere"
-                )
+                what = "the engine is loading the model" if worker_slots() else "waiting for a worker elsewhere"
             else:
                 what = f"/readyz answers {answer.status}"
             console.say(f"{what} … {now - began:.0f} s")
@@ -172,7 +165,5 @@ def host_header(*, host: str) -> str:
 def port_refused(*, host: str, port: int, error: OSError) -> str:
     """Cause and cure when nothing can listen on `host`:`port`."""
     if processes.listening(host=loopback(host), port=port):
-        return (
-            f"Port {port} is taken by another program. Stop it, or choose another: make run PORT={port + 1}"
-        )
+        return f"Port {port} is taken by another program. Stop it, or choose another: make run PORT={port + 1}"
     return f"Cannot listen on {host} port {port}: {error.strerror}. Choose others with HOST and PORT."

@@ -14,9 +14,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("email", metavar="EMAIL")
-        parser.add_argument(
-            "--name", default="command line", help="what the key is for (default: %(default)s)"
-        )
+        parser.add_argument("--name", default="command line", help="what the key is for (default: %(default)s)")
 
     def handle(self, *args: Any, email: str, name: str, **options: Any) -> None:
         user = accounts.find(email=email)
@@ -25,9 +23,7 @@ class Command(BaseCommand):
                 user = accounts.open_account(email=email, password=None)
             except ValidationError as error:
                 raise CommandError(f"{email!r} is not an e-mail address.") from error
-            self.stderr.write(
-                f"Opened an account for {user.email}, without a password: only the key lets it in."
-            )
+            self.stderr.write(f"Opened an account for {user.email}, without a password: only the key lets it in.")
         if not user.is_active:
             raise CommandError(f"The account {user.email} is not active: its keys would not work.")
         self.stdout.write(keys.create(user=user, name=name[:100], now=timezone.now()).secret)
