@@ -1,23 +1,29 @@
-"""What a message and its turn id may be, checked before anything is stored."""
+"""What a message, a turn id, a title and a pool's name may be, checked before anything is stored or looked up."""
+
+import re
 
 from conversations.errors import InvalidRequest
+from inference.errors import PoolNotFound
 
 MAX_CONTENT_CHARACTERS = 400_000
 MAX_TURN_ID_CHARACTERS = 128
 MAX_TITLE_CHARACTERS = 200
+_POOL = re.compile(r"[-a-zA-Z0-9_]{1,50}", re.ASCII)
 
 
 def check_text(text: str, *, field: str, most: int, blank_allowed: bool = False) -> None:
     """Raise InvalidRequest for text that is blank, too long, or not storable Unicode."""
-    if not blank_allowed and not text.strip():
+    if not blank_allowed and (not text or text.isspace()):
         raise InvalidRequest(field=field, reason="must not be blank")
     if len(text) > most:
         raise InvalidRequest(field=field, reason=f"has {len(text):,} characters; at most {most:,} are allowed")
     if "\0" in text:
         raise InvalidRequest(field=field, reason="must not contain NUL characters")
-    # A lone surrogate is no character: neither a database nor a tokenizer can encode it.
-    if any("\ud800" <= character <= "\udfff" for character in text):
-        raise InvalidRequest(field=field, reason="must be valid Unicode: it contains a lone surrogate")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        # A lone surrogate is no character: neither a database nor a tokenizer can encode it.
+        raise InvalidRequest(field=field, reason="must be valid Unicode: it contains a lone surrogate") from error
 
 
 def check_content(content: str) -> None:
@@ -30,6 +36,12 @@ def check_turn_id(client_turn_id: str) -> None:
 
 def check_title(title: str) -> None:
     check_text(title, field="title", most=MAX_TITLE_CHARACTERS, blank_allowed=True)
+
+
+def check_pool(slug: str | None) -> None:
+    """Raise PoolNotFound for what cannot be a pool's slug: Postgres refuses to look for a NUL."""
+    if slug is not None and _POOL.fullmatch(slug) is None:
+        raise PoolNotFound(slug=slug[:50].encode("ascii", "backslashreplace").decode())
 
 
 def output_tokens(wanted: int | None, *, most: int) -> int:

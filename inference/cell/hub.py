@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from inference.cell.errors import StoreUnavailable
-from inference.cell.link import UNAVAILABLE, AsyncCell, AsyncConnector
+from inference.cell.keys import Keys
+from inference.cell.link import AsyncConnector
 from inference.cell.stream import START, TERMINAL_SEQ, Cursor, Entry, encode, read_notification
 from inference.cell.subscriber import Subscriber
 
@@ -173,7 +174,7 @@ class StreamHub:
                 fresh: list[Entry] = []
                 if replay:
                     buffer.overflowed = False
-                    fresh = await _read_after(cell, run_id, position.cursor)
+                    fresh = await self._read_after(cell.keys, run_id, position.cursor)
                     replay = len(fresh) == REPLAY_BATCH
                 else:
                     while buffer.entries and not fresh:
@@ -184,7 +185,7 @@ class StreamHub:
                             fresh = [entry]
                         else:
                             # The hole may be in what we received, not in the stream: ask it, once for each entry.
-                            fresh = await _read_after(cell, run_id, position.cursor) or [entry]
+                            fresh = await self._read_after(cell.keys, run_id, position.cursor) or [entry]
                 for entry in fresh:
                     over = entry.is_terminal and entry.id.epoch >= known.epoch
                     if over and not position.is_whole_at(entry):
@@ -213,18 +214,20 @@ class StreamHub:
                     raise StoreUnavailable("the subscriber connection broke")
                 replay = buffer.overflowed
         finally:
-            await self.subscriber.unsubscribe(channel, buffer)
+            self.subscriber.unsubscribe(channel, buffer)
+
+
+    async def _read_after(self, keys: Keys, run_id: UUID, cursor: Cursor) -> list[Entry]:
+        """What the stream holds after the cursor, in the incarnation that is subscribed to."""
+        cell = await self._connector.cell()
+        if cell.keys != keys:
+            raise StoreUnavailable("Redis restarted: another incarnation answers")
+        rows = await cell.run(
+            lambda client: client.xrange(keys.stream(run_id), min=f"({cursor}", max="+", count=REPLAY_BATCH)
+        )
+        return [Entry(Cursor.parse(entry_id), fields["t"], fields["d"]) for entry_id, fields in rows]
 
 
 def _reset(state: RunState) -> Entry:
     data = {"status": state.status, "message_id": str(state.message_id) if state.message_id else None}
     return Entry(Cursor(state.epoch, TERMINAL_SEQ), "reset_required", encode(data))
-
-
-async def _read_after(cell: AsyncCell, run_id: UUID, cursor: Cursor) -> list[Entry]:
-    try:
-        rows = await cell.client.xrange(cell.keys.stream(run_id), min=f"({cursor}", max="+", count=REPLAY_BATCH)
-    except UNAVAILABLE as error:
-        cell.drop()
-        raise StoreUnavailable(str(error)) from error
-    return [Entry(Cursor.parse(entry_id), fields["t"], fields["d"]) for entry_id, fields in rows]

@@ -8,7 +8,7 @@ never sent a second time behind the caller's back.
 import asyncio
 import hashlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -113,7 +113,8 @@ class Cell:
             raise StoreUnavailable(str(error)) from error
 
     def close(self) -> None:
-        self.client.close()
+        # A connection that another thread is using is closed when that thread lets go of it: nothing else holds it.
+        self.client.connection_pool.disconnect(inuse_connections=False)
 
 
 class Connector:
@@ -125,15 +126,23 @@ class Connector:
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._cell: Cell | None = None
+        self._failures = 0
 
     def cell(self) -> Cell:
         """The current cell. Raises StoreUnavailable when Redis cannot be reached."""
-        cell = self._cell
+        cell, failures = self._cell, self._failures
         if cell is not None:
             return cell
         with self._lock:
             if self._cell is None:
-                self._cell = self._connect()
+                if self._failures != failures:
+                    # It failed while this thread waited: trying one after another would take each `timeout_s` longer.
+                    raise StoreUnavailable("Redis cannot be reached")
+                try:
+                    self._cell = self._connect()
+                except StoreUnavailable:
+                    self._failures += 1
+                    raise
             return self._cell
 
     def close(self) -> None:
@@ -185,6 +194,10 @@ class AsyncCell:
         self.client = client
         self.keys = keys
         self._drop = drop
+        self._dropped = False
+        self._operations = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     async def call(self, call: ScriptCall) -> Reply:
         """Run one script. Raises redis' ResponseError for a fault in it."""
@@ -201,23 +214,38 @@ class AsyncCell:
         pipeline = self.client.pipeline(transaction=False)
         for call in calls:
             pipeline.execute_command("EVALSHA", SHAS[call.script], len(call.keys), *call.keys, *call.args)
-        try:
-            replies: list[Reply] = await pipeline.execute(raise_on_error=False)
-        except UNAVAILABLE as error:
-            self.drop()
-            raise StoreUnavailable(str(error)) from error
+        replies: list[Reply] = await self.run(lambda _: pipeline.execute(raise_on_error=False))
         for reply in replies:
             if isinstance(reply, UNAVAILABLE):
                 self.drop()
                 raise StoreUnavailable(str(reply)) from reply
         return replies
 
+    async def run(self, operation: Callable[[redis.asyncio.Redis], Awaitable[T]]) -> T:
+        """Run one client operation."""
+        if self._dropped:
+            raise StoreUnavailable("this connection to Redis was given up")
+        self._operations += 1
+        self._idle.clear()
+        try:
+            return await operation(self.client)
+        except UNAVAILABLE as error:
+            self.drop()
+            raise StoreUnavailable(str(error)) from error
+        finally:
+            self._operations -= 1
+            if not self._operations:
+                self._idle.set()
+
     def drop(self) -> None:
         """Give this cell up after a failure; the connector makes a new one."""
-        self._drop(self)
+        if not self._dropped:
+            self._dropped = True
+            self._drop(self)
 
     async def close(self) -> None:
-        await self.client.aclose()
+        """Close its connections once nobody uses them: to lose one in the middle of a reply confuses the client."""
+        await self._idle.wait()
         await self.client.connection_pool.disconnect()
 
 
@@ -230,28 +258,37 @@ class AsyncConnector:
         self._timeout_s = timeout_s
         self._cell: AsyncCell | None = None
         self._lock = asyncio.Lock()
+        self._failures = 0
         self._closing: set[asyncio.Task[None]] = set()
 
     async def cell(self) -> AsyncCell:
         """The current cell. Raises StoreUnavailable when Redis cannot be reached."""
-        if self._cell is None:
-            async with self._lock:
-                if self._cell is None:
+        if self._cell is not None:
+            return self._cell
+        failures = self._failures
+        async with self._lock:
+            if self._cell is None:
+                if self._failures != failures:
+                    # As in Connector: those who waited for the same attempt share its failure.
+                    raise StoreUnavailable("Redis cannot be reached")
+                try:
                     self._cell = await self._connect()
-        return self._cell
+                except StoreUnavailable:
+                    self._failures += 1
+                    raise
+            return self._cell
 
     async def close(self) -> None:
-        cell, self._cell = self._cell, None
-        if cell is not None:
-            await cell.close()
+        if self._cell is not None:
+            self._cell.drop()
         await asyncio.gather(*self._closing, return_exceptions=True)
 
     def _drop(self, cell: AsyncCell) -> None:
         if self._cell is cell:
             self._cell = None
-            task = asyncio.get_running_loop().create_task(cell.close())
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+        task = asyncio.get_running_loop().create_task(cell.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     async def _connect(self) -> AsyncCell:
         binding = _Binding()

@@ -1,17 +1,23 @@
 """One subscriber connection per process for all its followers.
 
-redis-py's PubSub object is not safe for subscribing in one task while another reads, so one task reads a plain
-connection here; commands are only written to it, and their acknowledgements come back through that task.
+redis-py's PubSub object is not safe for subscribing in one task while another reads. Here a session owns a plain
+connection: one task reads it, one writes to it, and whoever subscribes waits for the server's acknowledgement.
 """
 
 import asyncio
-import contextlib
+import math
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
+
+import structlog
 
 from inference.cell.errors import StoreUnavailable
 from inference.cell.link import UNAVAILABLE, AsyncCell, AsyncConnector
 
+log = structlog.get_logger(__name__)
+
+# An idle connection is asked for a sign of life this often; without any reply for SILENT_S it counts as broken.
 PING_S = 5.0
 SILENT_S = 15.0
 
@@ -29,136 +35,200 @@ class Listener(Protocol):
 
 
 class Subscriber:
-    """Owns the connection; belongs to one event loop."""
+    """Belongs to one event loop. Connects when first needed, and again after a failure when next needed."""
 
-    def __init__(self, *, connector: AsyncConnector) -> None:
+    def __init__(self, *, connector: AsyncConnector, ping_s: float = PING_S, silent_s: float = SILENT_S) -> None:
         self._connector = connector
-        self._listeners: dict[str, set[Listener]] = {}
-        self._acks: dict[str, asyncio.Future[None]] = {}
-        self._connection: Any = None
-        self._reader: asyncio.Task[None] | None = None
-        self._pending: asyncio.Task[Any] | None = None
+        self._ping_s = ping_s
+        self._silent_s = silent_s
+        self._session: _Session | None = None
         self._lock = asyncio.Lock()
 
     @property
     def channel_count(self) -> int:
-        return len(self._listeners)
+        return 0 if self._session is None else len(self._session.listeners)
 
     async def subscribe(self, channel: Callable[[AsyncCell], str], listener: Listener) -> tuple[AsyncCell, str]:
         """Have `listener` told of a channel's messages; returns once the server confirmed it.
 
         The channel is named in the incarnation that the connection reaches. Raises StoreUnavailable.
         """
-        cell = await self._ready()
+        cell, session = await self._ready()
         name = channel(cell)
-        listeners = self._listeners.setdefault(name, set())
-        first = not listeners
-        listeners.add(listener)
-        try:
-            if first:
-                self._acks[name] = asyncio.get_running_loop().create_future()
-                await self._connection.send_command("SUBSCRIBE", name)
-            ack = self._acks.get(name)
-            if ack is not None:
-                await asyncio.wait_for(asyncio.shield(ack), timeout=SILENT_S)
-        except (*UNAVAILABLE, TimeoutError) as error:
-            self._break()
-            raise StoreUnavailable(str(error)) from error
-        except BaseException:
-            await self.unsubscribe(name, listener)
-            raise
+        await session.add(name, listener)
         return cell, name
 
-    async def unsubscribe(self, name: str, listener: Listener) -> None:
-        """Stop telling `listener`. Never fails: without a connection there is nothing to stop."""
-        listeners = self._listeners.get(name)
-        if listeners is None:
-            return
-        listeners.discard(listener)
-        if not listeners:
-            del self._listeners[name]
-            self._acks.pop(name, None)
-            if self._connection is not None:
-                with contextlib.suppress(*UNAVAILABLE):
-                    await self._connection.send_command("UNSUBSCRIBE", name)
+    def unsubscribe(self, name: str, listener: Listener) -> None:
+        """Stop telling `listener`. Without a connection there is nothing to stop."""
+        if self._session is not None:
+            self._session.remove(name, listener)
 
     async def close(self) -> None:
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.disconnect(nowait=True)
+        session = self._session
+        if session is not None:
+            await session.close()
 
-    async def _ready(self) -> AsyncCell:
+    async def _ready(self) -> "tuple[AsyncCell, _Session]":
         async with self._lock:
             cell = await self._connector.cell()
-            if self._connection is None:
+            if self._session is not None and self._session.cell.keys != cell.keys:
+                # A connection that still hangs on to a server which others have found replaced.
+                self._session.end()
+            if self._session is None:
                 connection = cell.client.connection_pool.make_connection()
                 try:
                     await connection.connect()
                 except UNAVAILABLE as error:
                     cell.drop()
                     raise StoreUnavailable(str(error)) from error
-                # The reader waits for as long as nothing happens; pings bound that.
-                connection.socket_timeout = None
-                self._connection = connection
-                self._reader = asyncio.get_running_loop().create_task(self._read(connection, cell))
-            return cell
+                except BaseException:
+                    await connection.disconnect(nowait=True)
+                    raise
+                self._session = _Session(
+                    connection=connection,
+                    cell=cell,
+                    ping_s=self._ping_s,
+                    silent_s=self._silent_s,
+                    ended=self._forget,
+                )
+            return cell, self._session
 
-    async def _read(self, connection: Any, cell: AsyncCell) -> None:
-        silent = 0.0
+    def _forget(self, session: "_Session") -> None:
+        if self._session is session:
+            self._session = None
+
+
+class _Session:
+    """One connection's life, and what is subscribed over it."""
+
+    def __init__(
+        self,
+        *,
+        connection: Any,
+        cell: AsyncCell,
+        ping_s: float,
+        silent_s: float,
+        ended: Callable[["_Session"], None],
+    ) -> None:
+        self.cell = cell
+        self.listeners: dict[str, set[Listener]] = {}
+        self._connection = connection
+        self._ping_s = ping_s
+        self._silent_s = silent_s
+        self._ended = ended
+        self._over = False
+        # The last SUBSCRIBE of each channel, and all those not answered yet: the server answers in order.
+        self._confirmed: dict[str, asyncio.Future[None]] = {}
+        self._awaited: dict[str, deque[asyncio.Future[None]]] = {}
+        self._commands: deque[tuple[str, ...]] = deque()
+        self._wake = asyncio.Event()
+        self._heard_at = asyncio.get_running_loop().time()
+        self._task = asyncio.get_running_loop().create_task(self._live())
+
+    async def add(self, name: str, listener: Listener) -> None:
+        """Raises StoreUnavailable."""
+        if self._over:
+            raise StoreUnavailable("the subscriber connection broke")
+        if name not in self.listeners:
+            self.listeners[name] = set()
+            confirmed = asyncio.get_running_loop().create_future()
+            self._confirmed[name] = confirmed
+            self._awaited.setdefault(name, deque()).append(confirmed)
+            self._send("SUBSCRIBE", name)
+        self.listeners[name].add(listener)
         try:
-            while True:
-                try:
-                    reply = await asyncio.wait_for(asyncio.shield(self._next(connection)), timeout=PING_S)
-                except TimeoutError:
-                    silent += PING_S
-                    if silent >= SILENT_S:
-                        return
-                    await connection.send_command("PING", check_health=False)
-                    continue
-                silent = 0.0
-                self._dispatch(reply)
-        except UNAVAILABLE:
-            return
-        finally:
-            if self._pending is not None:
-                self._pending.cancel()
-                self._pending = None
-            if self._connection is connection:
-                cell.drop()
-                self._break()
+            await asyncio.wait_for(asyncio.shield(self._confirmed[name]), timeout=self._silent_s)
+        except TimeoutError as error:
+            self.end()
+            raise StoreUnavailable("the server does not confirm a subscription") from error
+        except BaseException:
+            self.remove(name, listener)
+            raise
 
-    def _next(self, connection: Any) -> asyncio.Task[Any]:
-        # A read that is given up half-way would lose its place in the protocol: it goes on across pings.
-        if self._pending is None or self._pending.done():
-            self._pending = asyncio.get_running_loop().create_task(connection.read_response(push_request=True))
-        return self._pending
+    def remove(self, name: str, listener: Listener) -> None:
+        listeners = self.listeners.get(name)
+        if listeners is None or listener not in listeners:
+            return
+        listeners.remove(listener)
+        if not listeners:
+            del self.listeners[name]
+            del self._confirmed[name]
+            self._send("UNSUBSCRIBE", name)
+
+    def end(self) -> None:
+        """The connection is of no use any more: tell everybody, then close it."""
+        self._task.cancel()
+        self._break()
+
+    async def close(self) -> None:
+        self.end()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    def _send(self, *command: str) -> None:
+        # Written by one task, which no follower's cancellation can stop in the middle of a command.
+        self._commands.append(command)
+        self._wake.set()
+
+    async def _live(self) -> None:
+        tasks = [asyncio.ensure_future(self._read()), asyncio.ensure_future(self._write())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._break()
+            for task in tasks:
+                task.cancel()
+            for result in await asyncio.gather(*tasks, return_exceptions=True):
+                if isinstance(result, Exception) and not isinstance(result, UNAVAILABLE):
+                    log.error("subscriber_failed", exc_info=result)
+            await self._connection.disconnect(nowait=True)
+
+    async def _read(self) -> None:
+        while True:
+            reply = await self._connection.read_response(push_request=True, timeout=math.inf)
+            self._heard_at = asyncio.get_running_loop().time()
+            self._dispatch(reply)
+
+    async def _write(self) -> None:
+        while True:
+            self._wake.clear()
+            if not self._commands:
+                try:
+                    await asyncio.wait_for(self._wake.wait(), self._ping_s)
+                except TimeoutError:
+                    if asyncio.get_running_loop().time() - self._heard_at > self._silent_s:
+                        log.warning("subscriber_silent", seconds=self._silent_s)
+                        return
+                    self._commands.append(("PING",))
+            while self._commands:
+                await self._connection.send_command(*self._commands.popleft(), check_health=False)
 
     def _dispatch(self, reply: Any) -> None:
-        if not isinstance(reply, list | tuple) or not reply:
+        if not isinstance(reply, list | tuple) or len(reply) != 3:
             return
-        match [_text(part) for part in reply]:
-            case ["message", name, payload]:
-                for listener in tuple(self._listeners.get(name, ())):
-                    listener.message(payload)
-            case ["subscribe", name, _]:
-                ack = self._acks.pop(name, None)
-                if ack is not None and not ack.done():
-                    ack.set_result(None)
+        kind, name, payload = reply
+        match _text(kind):
+            case "message":
+                for listener in tuple(self.listeners.get(_text(name), ())):
+                    listener.message(_text(payload))
+            case "subscribe":
+                awaited = self._awaited[_text(name)]
+                confirmed = awaited.popleft()
+                if not awaited:
+                    del self._awaited[_text(name)]
+                if not confirmed.done():
+                    confirmed.set_result(None)
 
     def _break(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            asyncio.get_running_loop().create_task(connection.disconnect(nowait=True))
-        listeners, self._listeners = self._listeners, {}
-        acks, self._acks = self._acks, {}
-        for ack in acks.values():
-            if not ack.done():
-                ack.set_exception(StoreUnavailable("the subscriber connection broke"))
-                ack.exception()
+        if self._over:
+            return
+        self._over = True
+        self._ended(self)
+        self.cell.drop()
+        listeners, self.listeners = self.listeners, {}
+        for confirmed in (future for futures in self._awaited.values() for future in futures):
+            if not confirmed.done():
+                confirmed.set_exception(StoreUnavailable("the subscriber connection broke"))
+                confirmed.exception()  # nobody may be waiting for it any more
         for group in listeners.values():
             for listener in group:
                 listener.interrupted()

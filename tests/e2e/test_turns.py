@@ -1,0 +1,141 @@
+"""The main job on real parts: ask, and the real model answers; drop, resume, repeat, cancel."""
+
+import itertools
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.client import TERMINAL, Api, text_of
+from tests.services import wait_for
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+
+CAPITAL = "What is the capital of Italy?"
+STORY = "Write a very long story about a lighthouse keeper, in many chapters."
+
+
+def idle(api: Api) -> bool:
+    return api.gauge("chatsite_pool_running") == 0 and api.gauge("chatsite_pool_waiting") == 0
+
+
+def until(condition: Callable[[], bool], *, what: str, seconds: float = 30.0) -> float:
+    """Wait for a condition; how many seconds it took."""
+    began = time.monotonic()
+    wait_for(condition, what=what, seconds=seconds)
+    return time.monotonic() - began
+
+
+def test_a_streamed_question_is_answered_by_the_real_model(api: Api) -> None:
+    chat = api.new_chat()
+    events = list(api.stream(chat, CAPITAL))
+    kinds = [event.type for event in events]
+    assert kinds[0] == "run"
+    assert [kind for kind, _ in itertools.groupby(kinds[1:]) if kind != "queued"] == ["started", "delta", "completed"]
+    answer, question = api.messages(chat)
+    assert question["content"] == CAPITAL
+    assert answer["content"] == text_of(events)
+    assert "Rome" in answer["content"]
+    assert (answer["role"], answer["state"], answer["run_id"]) == ("assistant", "complete", events[0].data["run"]["id"])
+    done = events[-1].data
+    assert done["message_id"] == answer["id"]
+    assert done["finish_reason"] == "stop"
+    assert done["usage"]["output"] > 0
+    assert done["timings"]["ttft_ms"] >= done["timings"]["queue_ms"] >= 0
+
+
+def test_a_follow_up_carries_the_first_turn(api: Api) -> None:
+    chat = api.new_chat()
+    first, _ = api.ask(chat, CAPITAL)
+    second, _ = api.ask(chat, "And of France?")
+    assert (first["context"]["first_seq"], first["context"]["last_seq"]) == (1, 1)
+    assert (second["context"]["first_seq"], second["context"]["last_seq"]) == (1, 3)
+    assert not second["context"]["trimmed"]
+    assert second["usage"]["prompt"] > first["usage"]["prompt"] + first["usage"]["output"]
+
+
+def test_a_dropped_connection_ends_nothing_and_resumes_without_a_gap(api: Api) -> None:
+    chat = api.new_chat()
+    seen = []
+    for event in api.stream(chat, STORY, max_output_tokens=120):
+        seen.append(event)
+        if sum(event.type == "delta" for event in seen) == 5:
+            break
+    run = seen[0].data["run"]["id"]
+    rest = list(api.follow(run, after=seen[-1].id))
+    assert rest[-1].type == "completed"
+    assert api.messages(chat)[0]["content"] == text_of(seen + rest)
+    ids = [event.id for event in (seen + rest)[1:]]
+    assert len(ids) == len(set(ids))
+    assert api.http.get(f"/api/v1/runs/{run}/events", params={"after": ids[-1]}).status_code == 204
+
+
+def test_cancelling_a_streaming_answer_frees_the_engine_within_two_seconds(api: Api) -> None:
+    chat = api.new_chat()
+    run = api.send(chat, STORY)["run"]["id"]
+    follower = api.follow(run)
+    next(event for event in follower if event.type == "delta")
+    wait_for(lambda: api.gauge("chatsite_pool_running") == 1, what="the engine reports it running")
+    api.post(f"/api/v1/runs/{run}/cancel")
+    took = until(lambda: idle(api), what="the engine is idle", seconds=10)
+    assert took < 2
+    assert list(follower)[-1].type == "cancelled"
+    ended = api.get(f"/api/v1/runs/{run}")
+    assert ended["status"] == "cancelled"
+    assert ended["timings"]["release_ms"] < 2000
+    assert ended["usage"]["output"] > 0
+    answer = api.messages(chat)[0]
+    assert (answer["state"], bool(answer["content"])) == ("stopped", True)
+
+
+def test_cancelling_the_prefill_of_a_long_prompt_frees_the_engine_within_two_seconds(api: Api) -> None:
+    chat = api.new_chat()
+    # Different words, so that no prefix cache knows them: about 3,000 tokens.
+    prompt = " ".join(f"item {number} of {time.monotonic_ns() % 997}" for number in range(380))
+    sent = api.send(chat, prompt)["run"]
+    assert sent["usage"]["prompt"] >= 3000
+    wait_for(lambda: api.gauge("chatsite_pool_running") == 1, what="the prefill has begun")
+    api.post(f"/api/v1/chats/{chat}/runs/{sent['id']}/cancel")
+    took = until(lambda: idle(api), what="the engine is idle", seconds=10)
+    assert took < 2
+    wait_for(lambda: api.get(f"/api/v1/runs/{sent['id']}")["status"] == "cancelled", what="cancelled", seconds=5)
+    ended = api.get(f"/api/v1/runs/{sent['id']}")
+    assert ended["usage"]["output"] == 0
+    assert api.messages(chat)[0]["state"] == "stopped"
+
+
+def test_a_repeated_turn_is_one_run_and_another_content_conflicts(api: Api) -> None:
+    chat = api.new_chat()
+    first = api.send(chat, CAPITAL, turn="t1")
+    again = api.http.post(f"/api/v1/chats/{chat}/messages", json={"content": CAPITAL, "client_turn_id": "t1"})
+    assert again.status_code == 200
+    assert again.json()["run"]["id"] == first["run"]["id"]
+    for other in ({"content": "Another"}, {"content": CAPITAL, "pool": "default"}):
+        refused = api.http.post(f"/api/v1/chats/{chat}/messages", json={"client_turn_id": "t1", **other})
+        assert refused.status_code == 409
+    list(api.follow(first["run"]["id"]))
+    assert len(api.messages(chat)) == 2
+
+
+def test_a_second_send_into_a_busy_chat_names_the_active_run(api: Api) -> None:
+    chat = api.new_chat()
+    run = api.send(chat, STORY, max_output_tokens=60)["run"]["id"]
+    refused = api.http.post(f"/api/v1/chats/{chat}/messages", json={"content": "More", "client_turn_id": "t2"})
+    assert (refused.status_code, refused.json()["code"], refused.json()["run_id"]) == (409, "chat_busy", run)
+    assert api.get(f"/api/v1/chats/{chat}")["active_run"]["id"] == run
+    list(api.follow(run))
+    assert api.get(f"/api/v1/chats/{chat}")["active_run"] is None
+
+
+def test_many_streams_share_one_batch_and_each_gets_its_own_answer(api: Api) -> None:
+    def ask(number: int) -> tuple[str, str]:
+        chat = api.new_chat()
+        events = list(api.stream(chat, f"Count upwards from {number}.", max_output_tokens=40))
+        assert events[-1].type in TERMINAL
+        return text_of(events), api.messages(chat)[0]["content"]
+
+    with ThreadPoolExecutor(max_workers=12) as pool:
+        for shown, stored in pool.map(ask, range(100, 112)):
+            assert shown == stored
+            assert shown
