@@ -1,11 +1,13 @@
 """Writing chats: create, rename, delete. And the answers that runs leave in them."""
 
 from datetime import datetime
+from functools import partial
 from uuid import UUID
 
 from django.db import transaction
 
 from conversations import limits, selectors
+from conversations.errors import ChatNotFound
 from conversations.models import Chat, Message, Turn
 from inference import api as inference
 from inference.contracts import SettledRun
@@ -22,6 +24,7 @@ _STATES = {
 def create(*, owner_id: UUID, title: str, pool: str | None, now: datetime) -> Chat:
     """Open a chat. Raises InvalidRequest, inference's PoolNotFound."""
     limits.check_title(title)
+    limits.check_pool(pool)
     chosen = inference.pool_for(user_id=owner_id, slug=pool)
     return Chat.objects.create(
         owner_id=owner_id, title=title.strip(), pool=chosen.slug, created_at=now, last_active_at=now
@@ -30,13 +33,20 @@ def create(*, owner_id: UUID, title: str, pool: str | None, now: datetime) -> Ch
 
 def change(*, owner_id: UUID, chat_id: UUID, title: str | None, pool: str | None) -> Chat:
     """Rename a chat or let another pool answer in it; None leaves a value. Raises as `create`, and ChatNotFound."""
-    chat = selectors.chat_for(owner_id=owner_id, chat_id=chat_id)
+    changes = {}
     if title is not None:
         limits.check_title(title)
-        chat.title = title.strip()
+        changes["title"] = title.strip()
     if pool is not None:
-        chat.pool = inference.pool_for(user_id=owner_id, slug=pool).slug
-    chat.save(update_fields=["title", "pool"])
+        limits.check_pool(pool)
+    chat = selectors.chat_for(owner_id=owner_id, chat_id=chat_id)
+    if pool is not None:
+        changes["pool"] = inference.pool_for(user_id=owner_id, slug=pool).slug
+    # Only what was asked for: another device may change the rest, or delete the chat, at the same time.
+    if changes and not Chat.objects.filter(id=chat.id, deleted_at__isnull=True).update(**changes):
+        raise ChatNotFound
+    for name, value in changes.items():
+        setattr(chat, name, value)
     return chat
 
 
@@ -72,11 +82,13 @@ def store_answer(settled: SettledRun) -> None:
     A chat that was deleted meanwhile takes no answer: it is erased after the commit.
     """
     turn = Turn.objects.filter(run_id=settled.run_id).first()
-    chat = Chat.objects.select_for_update().filter(id=settled.chat_id).first()
-    if turn is None or chat is None:
+    if turn is None:
+        # Not a turn's run: other jobs may use the engines too.
         return
+    chat = Chat.objects.select_for_update().get(id=turn.chat_id)
     if chat.deleted_at is not None:
-        transaction.on_commit(lambda: purge(chat_id=settled.chat_id))
+        # Robust: what follows the settlement must not fail with it.
+        transaction.on_commit(partial(purge, chat_id=chat.id), robust=True)
         return
     state = _STATES[settled.status]
     replaced = Message.objects.filter(id=settled.message_id).update(

@@ -115,15 +115,14 @@ def _most_that_fit(
         ids = encode(kept)
         if len(ids) <= room:
             fitting = kept, ids
-            more = _newest_within(turns[: len(turns) - kept], room=room - len(ids), frame=0)
-            following = min(kept + more, too_many - 1)
+            step = _newest_within(turns[: len(turns) - kept], room=room - len(ids), frame=0)
         else:
             too_many = kept
-            fewer = _oldest_covering(turns[len(turns) - kept :], excess=len(ids) - room)
-            following = max(kept - fewer, fitting[0] if fitting else 0)
-        if following == kept or (fitting and following == fitting[0]):
+            step = -_oldest_covering(turns[len(turns) - kept :], excess=len(ids) - room)
+        if step == 0 or (fitting and fitting[0] + 1 == too_many):
             return fitting or (kept, ids)
-        kept = following
+        known_both = fitting is not None and too_many <= len(turns)
+        kept = (fitting[0] + too_many) // 2 if fitting and known_both else min(kept + step, too_many - 1)
 
 
 def _newest_within(turns: list[list[PastMessage]], *, room: int, frame: int) -> int:
@@ -136,7 +135,7 @@ def _newest_within(turns: list[list[PastMessage]], *, room: int, frame: int) -> 
 
 
 def _oldest_covering(turns: list[list[PastMessage]], *, excess: int) -> int:
-    """How many of the oldest turns must go for `excess` tokens to go, by their counts. At least one, if there is one."""
+    """How many of the oldest turns must go for `excess` tokens to go, by their counts."""
     for number, turn in enumerate(turns, start=1):
         excess -= sum(message.token_count for message in turn)
         if excess <= 0:

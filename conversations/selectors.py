@@ -1,6 +1,5 @@
 """Reads: chats, messages and turns, always of one owner."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -14,6 +13,7 @@ from inference import api as inference
 
 # A message takes at least this many tokens of a prompt: its content, and the template around it.
 _LEAST_TOKENS = 5
+_FIRST_BATCH = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,12 +81,15 @@ def turn_of(*, chat_id: UUID, client_turn_id: str) -> Turn | None:
 
 
 def user_message_of(turn: Turn) -> MessageInfo:
-    """The message that began a turn."""
-    return message_info(Message.objects.get(turn=turn, role=Message.Role.USER))
+    """The message that began a turn. Raises ChatNotFound when the chat was erased since the turn was read."""
+    message = Message.objects.filter(turn=turn, role=Message.Role.USER).first()
+    if message is None:
+        raise ChatNotFound
+    return message_info(message)
 
 
 def history(*, chat: Chat, token_budget: int) -> list[PastMessage]:
-    """The chat's newest messages that could fit `token_budget`, oldest first.
+    """The chat's newest messages that could fit `token_budget`, and one more, oldest first.
 
     Reads no more of a long chat than that, so that sending does not slow down as a chat grows.
     """
@@ -95,24 +98,20 @@ def history(*, chat: Chat, token_budget: int) -> list[PastMessage]:
         .exclude(role=Message.Role.ASSISTANT, content="")
         .values_list("seq", "role", "content", "token_count")
     )
-    return list(reversed(list(_within(newest_first, token_budget=token_budget))))
-
-
-def _within(
-    rows: "QuerySet[Message, tuple[int, str, str, int]]", *, token_budget: int, batch: int = 40
-) -> Iterator[PastMessage]:
-    start = 0
+    found: list[PastMessage] = []
+    # One query nearly always; the batches grow, so that a chat of very short messages takes few.
+    batch = _FIRST_BATCH
     while True:
-        page = list(rows[start : start + batch])
-        for seq, role, content, token_count in page:
-            token_budget -= max(token_count, _LEAST_TOKENS)
-            # One beyond the budget, so that the assembly knows that something is left out.
-            yield PastMessage(seq=seq, role=role, content=content)
+        rows = newest_first[len(found) : len(found) + batch]
+        page = [PastMessage(seq=s, role=r, content=c, token_count=t) for s, r, c, t in rows]
+        for message in page:
+            found.append(message)
+            token_budget -= max(message.token_count, _LEAST_TOKENS)
             if token_budget < 0:
-                return
+                return found[::-1]
         if len(page) < batch:
-            return
-        start += batch
+            return found[::-1]
+        batch *= 4
 
 
 def message_info(message: Message) -> MessageInfo:

@@ -6,6 +6,7 @@ loser is given back unless the winner shares it.
 
 import hashlib
 import json
+from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
@@ -27,6 +28,40 @@ _TRIES = 3
 _TITLE_CHARACTERS = 60
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """One request for a turn."""
+
+    content: str
+    client_turn_id: str
+    pool: str | None
+    max_output_tokens: int | None
+    now: datetime
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of what a repeat must ask for, too."""
+        return hashlib.sha256(json.dumps([self.content, self.pool, self.max_output_tokens]).encode()).hexdigest()
+
+    def turn_name(self, chat_id: UUID) -> str:
+        """The turn's name in admission: the same for every request of it, before anything is stored."""
+        return hashlib.sha256(f"{chat_id}:{self.client_turn_id}".encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ready:
+    """All that a new turn is stored with. `content_tokens` counts the message alone."""
+
+    pool: PoolInfo
+    prompt: context.Prompt
+    notices: list[dict[str, str]]
+    content_tokens: int
+
+
+class _ChatMoved(Exception):
+    """Another turn was stored in the chat since the prompt was made: it would lack it."""
+
+
 def begin(
     *,
     owner_id: UUID,
@@ -44,162 +79,150 @@ def begin(
     """
     limits.check_content(content)
     limits.check_turn_id(client_turn_id)
-    chat = selectors.chat_for(owner_id=owner_id, chat_id=chat_id)
-    fingerprint = _fingerprint(content=content, pool=pool, max_output_tokens=max_output_tokens)
-    known = _known(chat, client_turn_id=client_turn_id, fingerprint=fingerprint)
-    if known is not None:
-        return known
-    chosen = inference.pool_for(user_id=owner_id, slug=pool or chat.pool)
-    output_tokens = limits.output_tokens(max_output_tokens, most=chosen.max_output_tokens)
-    busy = inference.active_run(chat_id=chat.id)
-    if busy is not None:
-        raise ChatBusy(run_id=busy)
-    moderation.check(user_id=owner_id, content=content)
-    allowed = billing.limits_for(user_id=owner_id, now=now)
-    prompt, notices = _prompt(chat, content=content, pool=chosen, output_tokens=output_tokens, allowed=allowed)
-    turn_name = _turn_name(chat_id=chat.id, client_turn_id=client_turn_id)
-
+    limits.check_pool(pool)
+    asked = _Asked(
+        content=content, client_turn_id=client_turn_id, pool=pool, max_output_tokens=max_output_tokens, now=now
+    )
     generation = 0
     for _ in range(_TRIES):
+        chat = selectors.chat_for(owner_id=owner_id, chat_id=chat_id)
+        known = _known(chat, asked)
+        if known is not None:
+            return known
         try:
-            held = inference.admit(
-                user_id=owner_id,
-                pool=chosen.slug,
-                turn=turn_name,
-                prompt_tokens=len(prompt.ids),
-                max_output_tokens=prompt.max_output_tokens,
-                limits=allowed,
-                min_generation=generation,
-                now=now,
-            )
-        except AdmissionRefused:
-            # The refusal may come from this very turn, accepted a moment ago through another process.
-            known = _known(chat, client_turn_id=client_turn_id, fingerprint=fingerprint)
-            if known is not None:
-                return known
-            raise
-        try:
-            begun = _accept(
-                chat,
-                content=content,
-                client_turn_id=client_turn_id,
-                fingerprint=fingerprint,
-                turn_name=turn_name,
-                held=held,
-                pool=chosen,
-                prompt=prompt,
-                notices=notices,
-                now=now,
-            )
-        except IntegrityError:
-            known = _known(chat, client_turn_id=client_turn_id, fingerprint=fingerprint, held=held)
+            return _begin_new(chat, asked, generation=generation)
+        except (ChatBusy, AdmissionRefused):
+            # What is in the way may be this very turn, accepted a moment ago through another process.
+            known = _known(chat, asked)
             if known is None:
-                inference.release(held)
                 raise
             return known
         except AccountRebuilt as error:
             generation = error.current
-            continue
-        except BaseException:
-            inference.release(held)
-            raise
-        inference.enqueue(run_id=begun.run.id)
-        return begun
-    raise ServiceUnavailable(reason="the quota account is being rebuilt", retry_after=1)
+        except _ChatMoved:
+            pass
+    raise ServiceUnavailable(reason="the chat or its owner's account keeps changing", retry_after=1)
 
 
-def _known(chat: Chat, *, client_turn_id: str, fingerprint: str, held: Admission | None = None) -> Begun | None:
+def _known(chat: Chat, asked: _Asked, *, held: Admission | None = None) -> Begun | None:
     """The turn that was accepted under this name. Gives `held` back unless that turn lives on it."""
-    turn = selectors.turn_of(chat_id=chat.id, client_turn_id=client_turn_id)
+    turn = selectors.turn_of(chat_id=chat.id, client_turn_id=asked.client_turn_id)
     if turn is None:
         return None
     run = inference.run_for(owner_id=chat.owner_id, run_id=turn.run_id)
     if held is not None and run.admission_id != held.admission_id:
         inference.release(held)
-    if turn.fingerprint != fingerprint:
-        raise TurnConflict(client_turn_id=client_turn_id)
+    if turn.fingerprint != asked.fingerprint:
+        raise TurnConflict(client_turn_id=asked.client_turn_id)
     return Begun(run=run, message=selectors.user_message_of(turn), created=False)
 
 
-def _prompt(
-    chat: Chat, *, content: str, pool: PoolInfo, output_tokens: int, allowed: Limits
-) -> tuple[context.Prompt, list[dict[str, str]]]:
+def _begin_new(chat: Chat, asked: _Asked, *, generation: int) -> Begun:
+    """Check, admit and store a turn that is not known. Raises as `begin`, and AccountRebuilt and _ChatMoved."""
+    pool = inference.pool_for(user_id=chat.owner_id, slug=asked.pool or chat.pool)
+    output_tokens = limits.output_tokens(asked.max_output_tokens, most=pool.max_output_tokens)
+    busy = inference.active_run(chat_id=chat.id)
+    if busy is not None:
+        raise ChatBusy(run_id=busy)
+    moderation.check(user_id=chat.owner_id, content=asked.content)
+    allowed = billing.limits_for(user_id=chat.owner_id, now=asked.now)
+    ready = _prepare(chat, content=asked.content, pool=pool, output_tokens=output_tokens, allowed=allowed)
+    held = inference.admit(
+        user_id=chat.owner_id,
+        pool=pool.slug,
+        turn=asked.turn_name(chat.id),
+        prompt_tokens=len(ready.prompt.ids),
+        max_output_tokens=ready.prompt.max_output_tokens,
+        limits=allowed,
+        min_generation=generation,
+        now=asked.now,
+    )
+    try:
+        begun = _store(chat, asked, held=held, ready=ready)
+    except IntegrityError:
+        known = _known(chat, asked, held=held)
+        if known is None:
+            inference.release(held)
+            raise
+        return known
+    except BaseException:
+        inference.release(held)
+        raise
+    inference.enqueue(run_id=begun.run.id)
+    return begun
+
+
+def _prepare(chat: Chat, *, content: str, pool: PoolInfo, output_tokens: int, allowed: Limits) -> _Ready:
     """The prompt, and what the reader should be told about it."""
-    notices = []
     wanted = output_tokens
     if allowed.max_output_tokens is not None:
         wanted = min(wanted, allowed.max_output_tokens)
+    tokenizer = inference.tokenizer_for(pool)
+    content_tokens = tokenizer.count(content)
     prompt = context.assemble(
         system_prompt=pool.system_prompt,
         history=selectors.history(chat=chat, token_budget=pool.context_window),
-        new=context.PastMessage(seq=chat.last_seq + 1, role="user", content=content),
-        tokenizer=inference.tokenizer_for(pool),
+        new=context.PastMessage(seq=chat.last_seq + 1, role="user", content=content, token_count=content_tokens),
+        tokenizer=tokenizer,
         context_window=pool.context_window,
         max_output_tokens=wanted,
         max_prompt_tokens=allowed.max_prompt_tokens,
     )
+    notices = []
     if prompt.trimmed:
         notices.append({"code": "context_trimmed", "text": "The oldest messages of this chat were left out."})
     if prompt.max_output_tokens < output_tokens:
-        notices.append(
-            {
-                "code": "output_capped",
-                "text": f"The answer is limited to {prompt.max_output_tokens:,} tokens.",
-            }
-        )
-    return prompt, notices
+        text = f"The answer is limited to {prompt.max_output_tokens:,} tokens."
+        notices.append({"code": "output_capped", "text": text})
+    return _Ready(pool=pool, prompt=prompt, notices=notices, content_tokens=content_tokens)
 
 
-def _accept(
-    chat: Chat,
-    *,
-    content: str,
-    client_turn_id: str,
-    fingerprint: str,
-    turn_name: str,
-    held: Admission,
-    pool: PoolInfo,
-    prompt: context.Prompt,
-    notices: list[dict[str, str]],
-    now: datetime,
-) -> Begun:
+def _store(chat: Chat, asked: _Asked, *, held: Admission, ready: _Ready) -> Begun:
     """Store turn, run and message in one transaction.
 
-    Raises IntegrityError for a turn that exists, AccountRebuilt, ChatBusy, ChatNotFound.
+    Raises IntegrityError for a turn that exists, AccountRebuilt, ChatBusy, ChatNotFound, _ChatMoved.
     """
+    run_id = uuid7()
     with transaction.atomic():
         billing.lock_account(user_id=held.user_id, generation=held.generation)
-        run_id = uuid7()
         turn = Turn.objects.create(
-            chat=chat, client_turn_id=client_turn_id, fingerprint=fingerprint, run_id=run_id, created_at=now
+            chat=chat,
+            client_turn_id=asked.client_turn_id,
+            fingerprint=asked.fingerprint,
+            run_id=run_id,
+            created_at=asked.now,
+        )
+        # Before the chat is locked: where its last run is just being settled, the constraint on active runs waits
+        # for that, and the settlement locks the chat.
+        run = inference.accept_run(
+            run_id=run_id,
+            chat_id=chat.id,
+            turn=asked.turn_name(chat.id),
+            pool=ready.pool.slug,
+            held=held,
+            prompt_ids=ready.prompt.ids,
+            max_output_tokens=ready.prompt.max_output_tokens,
+            context=ready.prompt.snapshot() | {"notices": ready.notices},
+            now=asked.now,
         )
         fresh = Chat.objects.select_for_update().filter(id=chat.id, deleted_at__isnull=True).first()
         if fresh is None:
             raise ChatNotFound
-        run = inference.accept_run(
-            run_id=run_id,
-            chat_id=chat.id,
-            turn=turn_name,
-            pool=pool.slug,
-            held=held,
-            prompt_ids=prompt.ids,
-            max_output_tokens=prompt.max_output_tokens,
-            context=prompt.snapshot() | {"notices": notices},
-            now=now,
-        )
+        if fresh.last_seq != chat.last_seq:
+            raise _ChatMoved
         fresh.last_seq += 1
-        fresh.last_active_at = now
-        fresh.title = fresh.title or _title(content)
+        fresh.last_active_at = asked.now
+        fresh.title = fresh.title or _title(asked.content)
         fresh.save(update_fields=["last_seq", "last_active_at", "title"])
         message = Message.objects.create(
             chat=chat,
             turn=turn,
             seq=fresh.last_seq,
             role=Message.Role.USER,
-            content=content,
-            token_count=inference.tokenizer_for(pool).count(content),
+            content=asked.content,
+            token_count=ready.content_tokens,
             run_id=run_id,
-            created_at=now,
+            created_at=asked.now,
         )
     return Begun(run=run, message=selectors.message_info(message), created=True)
 
@@ -211,12 +234,3 @@ def _title(content: str) -> str:
         return words
     cut = words[:_TITLE_CHARACTERS]
     return (cut.rsplit(" ", 1)[0] or cut) + "…"
-
-
-def _turn_name(*, chat_id: UUID, client_turn_id: str) -> str:
-    """The turn's name in admission: the same for every request of it, before anything is stored."""
-    return hashlib.sha256(f"{chat_id}:{client_turn_id}".encode()).hexdigest()[:32]
-
-
-def _fingerprint(*, content: str, pool: str | None, max_output_tokens: int | None) -> str:
-    return hashlib.sha256(json.dumps([content, pool, max_output_tokens]).encode()).hexdigest()

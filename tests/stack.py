@@ -72,14 +72,8 @@ def running(*, engine: str = "vllm", environment: Mapping[str, str] | None = Non
             [sys.executable, "manage.py", "migrate", "--verbosity", "0"], cwd=ROOT, env=variables, check=True
         )
         with (state_dir / "serve.log").open("wb") as output:
-            process = subprocess.Popen(
-                [sys.executable, "manage.py", "serve"],
-                cwd=ROOT,
-                env=variables,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=processes.die_with(parent=os.getpid()),
+            process = processes.spawn(
+                [sys.executable, "manage.py", "serve"], environment=variables, folder=ROOT, output=output
             )
         stack = Stack(url=f"http://127.0.0.1:{port}", state_dir=state_dir, environment=variables, process=process)
         try:

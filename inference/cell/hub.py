@@ -9,13 +9,13 @@ import asyncio
 import contextlib
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from uuid import UUID
 
 from inference.cell.errors import StoreUnavailable
 from inference.cell.keys import Keys
-from inference.cell.link import AsyncConnector
+from inference.cell.link import AsyncConnector, Reply
 from inference.cell.stream import START, TERMINAL_SEQ, Cursor, Entry, encode, read_notification
 from inference.cell.subscriber import Subscriber
 
@@ -87,7 +87,9 @@ class _Position:
 
     def follows_on(self, entry: Entry) -> bool:
         """Whether nothing is missing between the last entry and this one, as far as ids can tell."""
-        if entry.is_terminal or entry.id.epoch == 0:
+        if entry.is_terminal:
+            return self.is_whole_at(entry)
+        if entry.id.epoch == 0:
             return True
         if entry.id.epoch == self.cursor.epoch and self.cursor.seq != TERMINAL_SEQ:
             return entry.id.seq == self.cursor.seq + 1
@@ -125,12 +127,12 @@ class StreamHub:
         known: RunState,
         state: Callable[[], Awaitable[RunState | None]],
         quiet_s: float = 15.0,
-    ) -> AsyncIterator[Entry | Quiet]:
+    ) -> AsyncGenerator[Entry | Quiet, None]:
         """Yield the run's entries after `after` until it ends; `Quiet` whenever `quiet_s` passed without one.
 
         `known` is what the database said at connect: a terminal event of an older epoch does not end the following.
-        `state` asks it again; None means that the run is gone. Where entries were lost for good, the last thing yielded is
-        `reset_required`. Survives reconnects of Redis.
+        `state` asks it again; None means that the run is gone. Where entries were lost for good, the last thing
+        yielded is `reset_required`. Survives reconnects of Redis.
         """
         position = _Position(after)
         while True:
@@ -162,7 +164,7 @@ class StreamHub:
         known: RunState,
         state: Callable[[], Awaitable[RunState | None]],
         quiet_s: float,
-    ) -> AsyncIterator[Entry | Quiet]:
+    ) -> AsyncGenerator[Entry | Quiet, None]:
         """Follow over one subscription. Raises StoreUnavailable when it breaks."""
         buffer = _Buffer()
         cell, channel = await self.subscriber.subscribe(lambda c: c.keys.events_channel(run_id), buffer)
@@ -170,6 +172,7 @@ class StreamHub:
             replay = True
             # A run known to be active is asked about only once it has been quiet.
             asked = not known.is_terminal
+            overdue: RunState | None = None
             while True:
                 fresh: list[Entry] = []
                 if replay:
@@ -199,30 +202,33 @@ class StreamHub:
                         return
                 if fresh or replay or buffer.entries:
                     continue
+                if overdue is not None:
+                    yield _reset(overdue)
+                    return
                 if not asked or not await buffer.wait(quiet_s):
-                    # Attached, or quiet for long: if the database calls the run over, its terminal event may be lost.
+                    # Attached, or quiet for long: does the database call the run over?
+                    asked = True
                     now = await state()
                     if now is None:
                         return
-                    if now.is_terminal and not await buffer.wait(CLOSE_GRACE_S if not asked else 0):
-                        yield _reset(now)
-                        return
-                    if asked and not now.is_terminal:
-                        yield Quiet()
-                    asked = True
+                    if now.is_terminal:
+                        # Its terminal event may be on its way, or only its notification be lost. Else it is the event.
+                        await buffer.wait(CLOSE_GRACE_S)
+                        overdue, replay = now, True
+                        continue
+                    yield Quiet()
                 if buffer.broken:
                     raise StoreUnavailable("the subscriber connection broke")
                 replay = buffer.overflowed
         finally:
             self.subscriber.unsubscribe(channel, buffer)
 
-
     async def _read_after(self, keys: Keys, run_id: UUID, cursor: Cursor) -> list[Entry]:
         """What the stream holds after the cursor, in the incarnation that is subscribed to."""
         cell = await self._connector.cell()
         if cell.keys != keys:
             raise StoreUnavailable("Redis restarted: another incarnation answers")
-        rows = await cell.run(
+        rows: Reply = await cell.run(
             lambda client: client.xrange(keys.stream(run_id), min=f"({cursor}", max="+", count=REPLAY_BATCH)
         )
         return [Entry(Cursor.parse(entry_id), fields["t"], fields["d"]) for entry_id, fields in rows]

@@ -75,7 +75,8 @@ class Subscriber:
                 # A connection that still hangs on to a server which others have found replaced.
                 self._session.end()
             if self._session is None:
-                connection = cell.client.connection_pool.make_connection()
+                pool: Any = cell.client.connection_pool
+                connection = pool.make_connection()
                 try:
                     await connection.connect()
                 except UNAVAILABLE as error:

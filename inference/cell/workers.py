@@ -1,14 +1,14 @@
 """The workers of a pool: who is alive, what their engines report, and the orders sent to them."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from uuid import UUID
 
 import redis
 
 from inference.cell.keys import Keys
-from inference.cell.link import ScriptCall
+from inference.cell.link import Reply, ScriptCall
 
 # A worker silent for longer counts as gone; it beats every HEARTBEAT_MS.
 HEARTBEAT_MS = 250
@@ -30,12 +30,24 @@ class Report:
     output_tokens: int
 
 
-def heartbeat(keys: Keys, *, pool: str, boot_id: str, report: Report, held: Iterable[str], now_ms: int) -> ScriptCall:
-    """Tell that the worker lives and renew the leases of the runs it holds ('run:epoch' names)."""
+def heartbeat(
+    keys: Keys, *, pool: str, boot_id: str, report: Report | None, held: Iterable[str], now_ms: int
+) -> ScriptCall:
+    """Tell that the worker lives and renew the leases of the runs it holds ('run:epoch' names).
+
+    A worker that takes no more runs has no report: it only keeps what it holds. Replies the names that it lost.
+    """
     return ScriptCall(
         "heartbeat",
         [keys.workers(pool), keys.worker_reports(pool), keys.leases(pool), keys.lease_owners(pool)],
-        [boot_id, now_ms, LEASE_MS, json.dumps(asdict(report)), now_ms - FORGET_MS, *held],
+        [
+            boot_id,
+            now_ms,
+            LEASE_MS,
+            json.dumps(asdict(report)) if report is not None else "",
+            now_ms - FORGET_MS,
+            *held,
+        ],
     )
 
 
@@ -46,10 +58,10 @@ def farewell(keys: Keys, *, pool: str, boot_id: str) -> ScriptCall:
 
 def alive(client: redis.Redis, keys: Keys, *, pool: str, now_ms: int) -> list[Report]:
     """The reports of the pool's live workers."""
-    boots = client.zrangebyscore(keys.workers(pool), now_ms - WORKER_TTL_MS, "+inf")
+    boots: Reply = client.zrangebyscore(keys.workers(pool), now_ms - WORKER_TTL_MS, "+inf")
     if not boots:
         return []
-    reports: Sequence[str | None] = client.hmget(keys.worker_reports(pool), boots)
+    reports: Reply = client.hmget(keys.worker_reports(pool), boots)
     return [Report(**json.loads(report)) for report in reports if report]
 
 

@@ -59,9 +59,7 @@ class Flusher:
         """Return when everything is in the stream, the epoch is fenced, or `patience_s` passed."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience_s):
-                while publication.phase is not Phase.FENCED and (
-                    publication.has_pending or publication.phase is not Phase.OPEN
-                ):
+                while publication.phase is not Phase.FENCED and not publication.is_flushed:
                     publication.changed.clear()
                     self._dirty.set()
                     self._urgent.set()
@@ -85,7 +83,13 @@ class Flusher:
         while True:
             await self._dirty.wait()
             self._dirty.clear()
-            await self._flush()
+            try:
+                await self._flush()
+            except Exception:
+                # Nobody else flushes: this task must live. What was under way may have arrived or not.
+                log.exception("flush_broke")
+                for publication in [p for p in self._publications if p.in_flight]:
+                    self._reopen_later(publication)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._urgent.wait(), self._interval_s)
             self._urgent.clear()

@@ -54,6 +54,8 @@ class Publication:
         self.started = started
         self.phase = Phase.UNOPENED
         self.seq = 0
+        # A batch is on its way and its reply not here yet.
+        self.in_flight = False
         self.first_published_at: datetime | None = None
         self.changed = asyncio.Event()
         self._carry_ids = tuple(carry_ids)
@@ -69,13 +71,19 @@ class Publication:
         """Take what the engine made."""
         self._held_ids.extend(delta.token_ids)
         if delta.text:
-            self._pending_text.append(delta.text)
+            # Postgres stores no NUL. It becomes something else here, once, so that stream and message stay equal.
+            self._pending_text.append(delta.text.replace("\0", "\N{REPLACEMENT CHARACTER}"))
             self._pending_ids.extend(self._held_ids)
             self._held_ids.clear()
 
     @property
     def has_pending(self) -> bool:
         return bool(self._pending_text)
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether the stream holds everything there is to show."""
+        return self.phase is Phase.OPEN and not self.has_pending and not self.in_flight
 
     @property
     def text(self) -> str:
@@ -99,15 +107,13 @@ class Publication:
     def take(self) -> Batch:
         """Move everything pending into a batch; it counts as sent."""
         self.seq += 1
+        self.in_flight = True
         batch = Batch(seq=self.seq, text="".join(self._pending_text), ids=tuple(self._pending_ids))
-        self._sent_text.append(batch.text)
-        self._sent_ids.extend(batch.ids)
-        self._pending_text.clear()
-        self._pending_ids.clear()
+        self.fold_pending()
         return batch
 
     def fold_pending(self) -> None:
-        """Count everything pending as sent: the next opening of the stream shows the whole text."""
+        """Count everything pending as sent, as when the stream is opened anew and shows the whole text."""
         self._sent_text.extend(self._pending_text)
         self._sent_ids.extend(self._pending_ids)
         self._pending_text.clear()
@@ -126,10 +132,13 @@ class Publication:
         self._enter(Phase.FENCED)
 
     def note_published(self, at: datetime) -> None:
+        """What was sent is in the stream."""
+        self.in_flight = False
         if self.first_published_at is None:
             self.first_published_at = at
         self.changed.set()
 
     def _enter(self, phase: Phase) -> None:
         self.phase = phase
+        self.in_flight = False
         self.changed.set()

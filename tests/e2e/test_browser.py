@@ -21,6 +21,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 LONG = "Write a very long story about a lighthouse keeper, in many chapters. [[tokens=900 tps=40]]"
 SHORT = "What is the capital of Italy?"
 ANSWER_MS = 90_000
+# For everything else: two busy cores that also run the engine are slow, and waiting costs nothing when they are not.
+PATIENCE_MS = 30_000
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 # No services of the browser's own: they would be requests to other hosts.
 FLAGS = [
@@ -72,6 +74,7 @@ def browser() -> Iterator[Browser]:
     executable = next((found for name in CHROMIUM if (found := shutil.which(name))), None)
     if executable is None:
         pytest.fail("no Chromium found; on Debian or Ubuntu: apt-get install chromium")
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=executable, args=FLAGS)
         yield launched

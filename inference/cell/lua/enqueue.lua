@@ -13,7 +13,7 @@ redis.call('ZADD', KEYS[2], 'NX', ARGV[6], member)
 local position = redis.call('ZRANK', KEYS[2], member)
 local slots = 0
 for _, report in ipairs(redis.call('HVALS', KEYS[5])) do slots = slots + (cjson.decode(report).slots or 0) end
-local ahead = position + redis.call('ZCARD', KEYS[3]) + 1 - slots
+local ahead = position + redis.call('ZCOUNT', KEYS[3], ARGV[6], '+inf') + 1 - slots
 local wait = 0
 if ahead > 0 and slots > 0 then
   wait = math.ceil(ahead * tonumber(redis.call('HGET', KEYS[4], 'run_ms') or '2000') / slots / 1000)

@@ -1,16 +1,29 @@
 -- Tell that a worker lives, what its engine reports, and renew the leases of its runs.
 -- KEYS  1 workers  2 worker reports  3 leases  4 lease owners
--- ARGV  1 boot id  2 now (ms)  3 lease (ms)  4 report (JSON)  5 forget workers silent since (ms)  then 'run:epoch' …
--- Returns the 'run:epoch' names that are not this worker's any more.
-redis.call('ZADD', KEYS[1], ARGV[2], ARGV[1])
-redis.call('HSET', KEYS[2], ARGV[1], ARGV[4])
-for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[5])) do
-  redis.call('ZREM', KEYS[1], gone)
-  redis.call('HDEL', KEYS[2], gone)
+-- ARGV  1 boot id  2 now (ms)  3 lease (ms)  4 report (JSON), or '' from a worker that takes no more runs
+--       5 forget workers and leases silent since (ms)  then 'run:epoch' …
+-- Returns the 'run:epoch' names that are another worker's. A lease that nobody holds is taken: after a restart of
+-- Redis the owners in the database are still right, and their leases are gone.
+if ARGV[4] ~= '' then
+  redis.call('ZADD', KEYS[1], ARGV[2], ARGV[1])
+  redis.call('HSET', KEYS[2], ARGV[1], ARGV[4])
+else
+  redis.call('ZREM', KEYS[1], ARGV[1])
+  redis.call('HDEL', KEYS[2], ARGV[1])
 end
+local function forget(scores, values)
+  for _, gone in ipairs(redis.call('ZRANGEBYSCORE', scores, '-inf', ARGV[5])) do
+    redis.call('ZREM', scores, gone)
+    redis.call('HDEL', values, gone)
+  end
+end
+forget(KEYS[1], KEYS[2])
+forget(KEYS[3], KEYS[4])
 local lost = {}
 for i = 6, #ARGV do
-  if redis.call('HGET', KEYS[4], ARGV[i]) == ARGV[1] then
+  local owner = redis.call('HGET', KEYS[4], ARGV[i])
+  if not owner or owner == ARGV[1] then
+    redis.call('HSET', KEYS[4], ARGV[i], ARGV[1])
     redis.call('ZADD', KEYS[3], tonumber(ARGV[2]) + tonumber(ARGV[3]), ARGV[i])
   else
     lost[#lost + 1] = ARGV[i]
