@@ -18,13 +18,10 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
-class BodyTooLarge(Exception):
-    """The request's body exceeds what the consumer takes."""
-
-
 class StreamingConsumer(AsyncHttpConsumer):  # type: ignore[misc] # Channels has no types
     """Override `handle(body)`; it is cancelled when the client goes away, and its errors end the response."""
 
+    # More than any parser of ours takes. What comes after is dropped, so that `handle` sees a body that is too long.
     max_body_bytes = 8_000_000
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -35,30 +32,33 @@ class StreamingConsumer(AsyncHttpConsumer):  # type: ignore[misc] # Channels has
             return
         work = asyncio.ensure_future(self.handle(body))
         leaving = asyncio.ensure_future(_until_disconnect(receive))
+        gone = False
         try:
             await asyncio.wait({work, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            gone = not work.done()
         finally:
             for task in (work, leaving):
                 task.cancel()
             results = await asyncio.gather(work, leaving, return_exceptions=True)
         error = results[0]
-        if isinstance(error, Exception):
-            # The server must see it: it answers 500 or, in the middle of a stream, cuts the connection.
-            raise error
+        if not isinstance(error, Exception):
+            return
+        if gone:
+            log.warning("stream_failed_after_its_client_left", path=scope["path"], exc_info=error)
+            return
+        # The server must see it: it answers 500 or, in the middle of a stream, cuts the connection.
+        raise error
 
     async def _read_body(self, receive: Receive) -> bytes | None:
-        """The whole body; None when the client went away first. Raises BodyTooLarge."""
-        parts, size = [], 0
+        """The whole body, or its first `max_body_bytes`; None when the client went away first."""
+        body = bytearray()
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
                 return None
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > self.max_body_bytes:
-                raise BodyTooLarge
+            body += message.get("body", b"")[: self.max_body_bytes - len(body)]
             if not message.get("more_body"):
-                return b"".join(parts)
+                return bytes(body)
 
 
 async def _until_disconnect(receive: Receive) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from django.db import IntegrityError, transaction
+from django.db import Error, IntegrityError, transaction
 from uuid_utils.compat import uuid7
 
 from billing import api as billing
@@ -59,7 +59,11 @@ class _Ready:
 
 
 class _ChatMoved(Exception):
-    """Another turn was stored in the chat since the prompt was made: it would lack it."""
+    """A message was stored in the chat since the prompt was made, which would lack it."""
+
+
+class _CommitUncertain(Exception):
+    """The database failed in the commit itself: it may hold the turn or not."""
 
 
 def begin(
@@ -139,12 +143,16 @@ def _begin_new(chat: Chat, asked: _Asked, *, generation: int) -> Begun:
     )
     try:
         begun = _store(chat, asked, held=held, ready=ready)
-    except IntegrityError:
+    except (IntegrityError, ChatBusy, ChatNotFound, _ChatMoved):
         known = _known(chat, asked, held=held)
         if known is None:
             inference.release(held)
             raise
         return known
+    except (AccountRebuilt, _CommitUncertain):
+        # The rebuild dropped the hold, or keeps it for a run that lives on it. An uncertain commit may have made such
+        # a run: a repeat of the request finds the hold again, and the reaper what nobody repeats.
+        raise
     except BaseException:
         inference.release(held)
         raise
@@ -180,50 +188,63 @@ def _prepare(chat: Chat, *, content: str, pool: PoolInfo, output_tokens: int, al
 def _store(chat: Chat, asked: _Asked, *, held: Admission, ready: _Ready) -> Begun:
     """Store turn, run and message in one transaction.
 
-    Raises IntegrityError for a turn that exists, AccountRebuilt, ChatBusy, ChatNotFound, _ChatMoved.
+    Raises IntegrityError for a turn that exists, AccountRebuilt, ChatBusy, ChatNotFound, _ChatMoved, _CommitUncertain.
     """
+    begun = None
+    try:
+        with transaction.atomic():
+            billing.lock_account(user_id=held.user_id, generation=held.generation)
+            begun = _write(chat, asked, held=held, ready=ready)
+    except IntegrityError:
+        raise
+    except Error as error:
+        if begun is not None:
+            raise _CommitUncertain from error
+        raise
+    return begun
+
+
+def _write(chat: Chat, asked: _Asked, *, held: Admission, ready: _Ready) -> Begun:
     run_id = uuid7()
-    with transaction.atomic():
-        billing.lock_account(user_id=held.user_id, generation=held.generation)
-        turn = Turn.objects.create(
-            chat=chat,
-            client_turn_id=asked.client_turn_id,
-            fingerprint=asked.fingerprint,
-            run_id=run_id,
-            created_at=asked.now,
-        )
-        # Before the chat is locked: where its last run is just being settled, the constraint on active runs waits
-        # for that, and the settlement locks the chat.
-        run = inference.accept_run(
-            run_id=run_id,
-            chat_id=chat.id,
-            turn=asked.turn_name(chat.id),
-            pool=ready.pool.slug,
-            held=held,
-            prompt_ids=ready.prompt.ids,
-            max_output_tokens=ready.prompt.max_output_tokens,
-            context=ready.prompt.snapshot() | {"notices": ready.notices},
-            now=asked.now,
-        )
-        fresh = Chat.objects.select_for_update().filter(id=chat.id, deleted_at__isnull=True).first()
-        if fresh is None:
-            raise ChatNotFound
-        if fresh.last_seq != chat.last_seq:
-            raise _ChatMoved
-        fresh.last_seq += 1
-        fresh.last_active_at = asked.now
-        fresh.title = fresh.title or _title(asked.content)
-        fresh.save(update_fields=["last_seq", "last_active_at", "title"])
-        message = Message.objects.create(
-            chat=chat,
-            turn=turn,
-            seq=fresh.last_seq,
-            role=Message.Role.USER,
-            content=asked.content,
-            token_count=ready.content_tokens,
-            run_id=run_id,
-            created_at=asked.now,
-        )
+    turn = Turn.objects.create(
+        chat=chat,
+        client_turn_id=asked.client_turn_id,
+        fingerprint=asked.fingerprint,
+        run_id=run_id,
+        created_at=asked.now,
+    )
+    # Before the chat is locked: where its last run is just being settled, the constraint on active runs waits for
+    # that, and the settlement locks the chat.
+    run = inference.accept_run(
+        run_id=run_id,
+        chat_id=chat.id,
+        turn=asked.turn_name(chat.id),
+        pool=ready.pool.slug,
+        held=held,
+        prompt_ids=ready.prompt.ids,
+        max_output_tokens=ready.prompt.max_output_tokens,
+        context=ready.prompt.snapshot() | {"notices": ready.notices},
+        now=asked.now,
+    )
+    fresh = Chat.objects.select_for_update().filter(id=chat.id, deleted_at__isnull=True).first()
+    if fresh is None:
+        raise ChatNotFound
+    if fresh.last_seq != chat.last_seq:
+        raise _ChatMoved
+    fresh.last_seq += 1
+    fresh.last_active_at = asked.now
+    fresh.title = fresh.title or _title(asked.content)
+    fresh.save(update_fields=["last_seq", "last_active_at", "title"])
+    message = Message.objects.create(
+        chat=chat,
+        turn=turn,
+        seq=fresh.last_seq,
+        role=Message.Role.USER,
+        content=asked.content,
+        token_count=ready.content_tokens,
+        run_id=run_id,
+        created_at=asked.now,
+    )
     return Begun(run=run, message=selectors.message_info(message), created=True)
 
 

@@ -28,6 +28,15 @@ class ChatSerializer(serializers.ModelSerializer[Chat]):
         return None if found is None else {"id": str(found.id), "events_url": found.events_url}
 
 
+class _PageSerializer(serializers.Serializer[Any]):
+    next = serializers.URLField(allow_null=True)
+    previous = serializers.URLField(allow_null=True)
+
+
+class ChatPageSerializer(_PageSerializer):
+    results = ChatSerializer(many=True)
+
+
 class MessageSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
     chat_id = serializers.UUIDField()
@@ -37,6 +46,10 @@ class MessageSerializer(serializers.Serializer[Any]):
     state = serializers.ChoiceField(choices=Message.State.choices)
     run_id = serializers.UUIDField()
     created_at = serializers.DateTimeField()
+
+
+class MessagePageSerializer(_PageSerializer):
+    results = MessageSerializer(many=True)
 
 
 class UsageSerializer(serializers.Serializer[Any]):
@@ -59,6 +72,11 @@ class ContextSerializer(serializers.Serializer[Any]):
     trimmed = serializers.BooleanField()
 
 
+class NoticeSerializer(serializers.Serializer[Any]):
+    code = serializers.CharField()
+    text = serializers.CharField()
+
+
 class RunSerializer(serializers.Serializer[RunInfo]):
     id = serializers.UUIDField()
     chat_id = serializers.UUIDField()
@@ -71,7 +89,8 @@ class RunSerializer(serializers.Serializer[RunInfo]):
     usage = UsageSerializer()
     message_id = serializers.UUIDField(allow_null=True)
     timings = TimingsSerializer()
-    context = ContextSerializer()
+    context = ContextSerializer()  # type: ignore[assignment]  # the field's name is the contract's
+    notices = NoticeSerializer(many=True, source="context.notices", default=())
     finish_reason = serializers.CharField()
     error_code = serializers.CharField()
 
@@ -93,7 +112,7 @@ class PoolSerializer(serializers.Serializer[Any]):
     available = serializers.BooleanField()
 
 
-class PoolListSerializer(serializers.Serializer[Any]):
+class PoolPageSerializer(_PageSerializer):
     results = PoolSerializer(many=True)
 
 

@@ -26,7 +26,8 @@ _PAGING = [
 
 
 def _owner(request: Request) -> UUID:
-    owner_id: UUID = request.user.pk
+    owner_id: UUID | None = request.user.pk
+    assert owner_id is not None, "the permissions let nobody else through"
     return owner_id
 
 
@@ -43,7 +44,7 @@ def _chat_json(rows: list[Chat]) -> list[dict[str, Any]]:
 
 
 class ChatsView(APIView):
-    @extend_schema(parameters=_PAGING, responses=serializers.ChatSerializer(many=True))
+    @extend_schema(operation_id="chats_list", parameters=_PAGING, responses=serializers.ChatPageSerializer)
     def get(self, request: Request) -> Response:
         """List your chats, last active first."""
         paging = ChatPagination()
@@ -79,7 +80,7 @@ class ChatView(APIView):
 
 
 class MessagesView(APIView):
-    @extend_schema(parameters=_PAGING, responses=serializers.MessageSerializer(many=True))
+    @extend_schema(operation_id="messages_list", parameters=_PAGING, responses=serializers.MessagePageSerializer)
     def get(self, request: Request, chat_id: UUID) -> Response:
         """List a chat's messages, newest first."""
         chat = selectors.chat_for(owner_id=_owner(request), chat_id=chat_id)
@@ -151,28 +152,25 @@ class EventsView(APIView):
 
 
 class PoolsView(APIView):
-    @extend_schema(responses=serializers.PoolListSerializer)
+    @extend_schema(operation_id="pools_list", responses=serializers.PoolPageSerializer)
     def get(self, request: Request) -> Response:
         """The model pools that you may send to, the default one first."""
         ready = set(inference.ready_pools(now=timezone.now()))
-        pools = inference.pools_for(user_id=_owner(request))
-        return Response(
+        results = [
             {
-                "results": [
-                    dict(
-                        slug=pool.slug,
-                        name=pool.name,
-                        model=pool.model,
-                        engine=pool.engine,
-                        is_default=pool.is_default,
-                        context_window=pool.context_window,
-                        max_output_tokens=pool.max_output_tokens,
-                        available=pool.slug in ready,
-                    )
-                    for pool in pools
-                ]
+                "slug": pool.slug,
+                "name": pool.name,
+                "model": pool.model,
+                "engine": pool.engine,
+                "is_default": pool.is_default,
+                "context_window": pool.context_window,
+                "max_output_tokens": pool.max_output_tokens,
+                "available": pool.slug in ready,
             }
-        )
+            for pool in inference.pools_for(user_id=_owner(request))
+        ]
+        # There are few pools: one page holds them all.
+        return Response({"results": results, "next": None, "previous": None})
 
 
 def _cursor(request: Request) -> Cursor:

@@ -28,10 +28,13 @@ Verify = Callable[[UUID, int, str], Awaitable[bool]]
 class Flusher:
     """Belongs to one event loop."""
 
-    def __init__(self, *, connector: AsyncConnector, verify: Verify, interval_s: float = 0.03) -> None:
+    def __init__(
+        self, *, connector: AsyncConnector, verify: Verify, interval_s: float = 0.03, retry_s: float = RETRY_S
+    ) -> None:
         self._connector = connector
         self._verify = verify
         self._interval_s = interval_s
+        self._retry_s = retry_s
         self._publications: set[Publication] = set()
         self._dirty = asyncio.Event()
         self._urgent = asyncio.Event()
@@ -55,15 +58,13 @@ class Flusher:
         if publication.first_published_at is None:
             self._urgent.set()
 
-    async def drain(self, publication: Publication, *, patience_s: float) -> None:
-        """Return when everything is in the stream, the epoch is fenced, or `patience_s` passed."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(patience_s):
-                while publication.phase is not Phase.FENCED and not publication.is_flushed:
-                    publication.changed.clear()
-                    self._dirty.set()
-                    self._urgent.set()
-                    await publication.changed.wait()
+    async def drain(self, publication: Publication) -> None:
+        """Return when everything is in the stream, or the epoch is fenced."""
+        while publication.phase is not Phase.FENCED and not publication.is_flushed:
+            publication.changed.clear()
+            self._dirty.set()
+            self._urgent.set()
+            await publication.changed.wait()
 
     def close(self, publication: Publication) -> None:
         """Flush for it no more."""
@@ -199,10 +200,10 @@ class Flusher:
                     publication.incarnation = incarnation
                     await self._open(publication)
                 except StoreUnavailable:
-                    await asyncio.sleep(RETRY_S)
+                    await asyncio.sleep(self._retry_s)
                 except Exception:
                     # The database is away, say: ownership stays unproven, nothing may be published yet.
                     log.exception("verify_failed", run_id=str(publication.run_id))
-                    await asyncio.sleep(RETRY_S)
+                    await asyncio.sleep(self._retry_s)
         finally:
             self._reopening.pop(publication, None)

@@ -8,10 +8,10 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 import structlog
@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 CANCEL_POLL_S = 1.0
 RECONNECT_S = 0.5
+# How long answers may take to end when the worker stops with some under way.
+STOP_BOUND_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +53,11 @@ class Identity:
 
 
 class Host:
-    """Runs on a thread of its own, from `start` to `stop`. `run` and `stop` are called from other threads."""
+    """Runs on a thread of its own, from `start` to `stop`. All methods are called from other threads.
+
+    `on_death` is called once, on the loop's thread, when the engine turns out to be dead: by then the worker has said
+    farewell and holds its runs only until they are settled.
+    """
 
     def __init__(
         self,
@@ -60,54 +66,93 @@ class Host:
         start_engine: Callable[[], Awaitable[Engine]],
         redis_url: Callable[[], str],
         ports: Ports,
+        on_death: Callable[[], None],
     ) -> None:
         self.identity = identity
         self._start_engine = start_engine
         self._redis_url = redis_url
         self._ports = ports
+        self._on_death = on_death
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="engine-loop", daemon=True)
         self._generations: dict[UUID, Generation] = {}
+        self._serving: set[asyncio.Task[Any]] = set()
+        self._held: set[str] = set()
+        self._held_lock = threading.Lock()
+        self._leaving = False
+        self._interrupting = False
+        self._dead = False
         self._output_tokens = 0
 
     def start(self) -> None:
         """Load the engine and begin to beat; returns when the worker can serve. Raises what the engine raises."""
         self._thread.start()
-        self._call(self._open())
+        try:
+            self._call(self._open())
+        except BaseException:
+            self._end_loop()
+            raise
 
     def run(self, assignment: Assignment) -> Outcome:
-        """Generate one epoch; blocks the calling thread, never the loop. Raises EngineDead."""
+        """Generate one epoch; blocks the calling thread, never the loop."""
         return self._call(self._generate(assignment))
 
+    @contextlib.contextmanager
+    def holding(self, name: str) -> Iterator[None]:
+        """Renew the lease of a run ('run:epoch') meanwhile: from its claim until it is settled."""
+        with self._held_lock:
+            self._held.add(name)
+        try:
+            yield
+        finally:
+            with self._held_lock:
+                self._held.discard(name)
+
+    def leave(self, *, patience_s: float) -> None:
+        """Take no more runs: say so at once, and interrupt those that are not finished in `patience_s`.
+
+        May be called from a signal handler.
+        """
+        self._loop.call_soon_threadsafe(self._leave, patience_s)
+
     def stop(self) -> None:
-        """Leave in order: say farewell, stop the engine, end the loop."""
-        self._call(self._close())
+        """Leave: interrupt what still runs, say farewell, stop the engine, end the loop."""
+        try:
+            self._call(self._close())
+        finally:
+            self._end_loop()
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def _end_loop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=10)
 
-    def _call(self, work: "asyncio._CoroutineLike[T]") -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
     async def _open(self) -> None:
+        self._engine = await self._start_engine()
         self._connector = AsyncConnector(url=self._redis_url)
         self._subscriber = Subscriber(connector=self._connector)
         self._flusher = Flusher(connector=self._connector, verify=self._verify)
-        self._engine = await self._start_engine()
+        self._news = asyncio.Event()
         loop = asyncio.get_running_loop()
-        self._tasks = [
-            loop.create_task(self._beat()),
-            loop.create_task(self._poll_cancels()),
-            loop.create_task(self._obey()),
-        ]
+        self._tasks = [loop.create_task(_for_ever(work)) for work in (self._beat, self._poll_cancels, self._obey)]
 
     async def _generate(self, assignment: Assignment) -> Outcome:
         generation = Generation(assignment=assignment, engine=self._engine, flusher=self._flusher)
         self._generations[assignment.run_id] = generation
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        if self._interrupting:
+            generation.interrupt()
         try:
             outcome = await generation.run()
         finally:
+            self._serving.discard(task)
             del self._generations[assignment.run_id]
         self._output_tokens += outcome.own_tokens
+        self._look_at_engine()
         return outcome
 
     async def _verify(self, run_id: UUID, epoch: int, incarnation: str) -> bool:
@@ -115,34 +160,61 @@ class Host:
 
     async def _beat(self) -> None:
         """Tell what the engine reports, and renew the leases, a few times a second."""
-        due = time.monotonic()
         while True:
+            self._news.clear()
+            self._look_at_engine()
             with contextlib.suppress(StoreUnavailable):
                 await self._beat_once()
-            due = max(due + workers.HEARTBEAT_MS / 1000, time.monotonic())
-            await asyncio.sleep(due - time.monotonic())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), workers.HEARTBEAT_MS / 1000)
 
     async def _beat_once(self) -> None:
         cell = await self._connector.cell()
-        stats = self._engine.stats()
-        await cell.call(
+        with self._held_lock:
+            held = list(self._held)
+        lost = await cell.call(
             workers.heartbeat(
                 cell.keys,
                 pool=self.identity.pool,
                 boot_id=self.identity.boot_id,
-                report=workers.Report(
-                    engine=self.identity.engine,
-                    model=self.identity.model,
-                    slots=self.identity.slots,
-                    running=stats.running,
-                    waiting=stats.waiting,
-                    kv_usage=stats.kv_usage,
-                    output_tokens=self._output_tokens,
-                ),
-                held=[str(generation.assignment) for generation in self._generations.values()],
+                report=None if self._leaving else self._report(),
+                held=held,
                 now_ms=time.time_ns() // 1_000_000,
             )
         )
+        if lost:
+            # Their streams refuse this worker as well, which is what ends them here.
+            log.warning("leases_lost", runs=lost)
+
+    def _report(self) -> workers.Report:
+        stats = self._engine.stats()
+        return workers.Report(
+            engine=self.identity.engine,
+            model=self.identity.model,
+            slots=self.identity.slots,
+            running=stats.running,
+            waiting=stats.waiting,
+            kv_usage=stats.kv_usage,
+            output_tokens=self._output_tokens,
+        )
+
+    def _look_at_engine(self) -> None:
+        """A dead engine serves nobody: leave at once, before more runs come here."""
+        if not self._engine.alive and not self._dead:
+            self._dead = True
+            log.error("engine_dead", pool=self.identity.pool)
+            self._leave(0)
+            self._on_death()
+
+    def _leave(self, patience_s: float) -> None:
+        self._leaving = True
+        self._news.set()
+        self._loop.call_later(patience_s, self._interrupt_all)
+
+    def _interrupt_all(self) -> None:
+        self._interrupting = True
+        for generation in self._generations.values():
+            generation.interrupt()
 
     async def _poll_cancels(self) -> None:
         """See the cancel flags even where no order arrived."""
@@ -161,29 +233,35 @@ class Host:
         for run_id in flagged:
             generation = self._generations.get(run_id)
             if generation is not None:
-                await generation.cancel()
+                generation.cancel()
 
     async def _obey(self) -> None:
         """Follow the orders sent to this worker."""
         orders: asyncio.Queue[str | None] = asyncio.Queue()
         listener = _Orders(orders)
         while True:
-            try:
+            with contextlib.suppress(StoreUnavailable):
                 await self._subscriber.subscribe(
                     lambda cell: cell.keys.control_channel(self.identity.boot_id), listener
                 )
-            except StoreUnavailable:
-                await asyncio.sleep(RECONNECT_S)
-                continue
-            while (order := await orders.get()) is not None:
-                verb, _, run_id = order.partition(" ")
-                if verb == "cancel":
-                    await self._look_at_flags([UUID(run_id)])
+                while (order := await orders.get()) is not None:
+                    match order.split():
+                        case ["cancel", run_id]:
+                            await self._look_at_flags([UUID(run_id)])
+                        case _:
+                            log.error("order_not_understood", order=order)
+            # Not at once, or a Redis that comes and goes would be asked without a pause.
+            await asyncio.sleep(RECONNECT_S)
 
     async def _close(self) -> None:
-        for task in self._tasks:
+        self._leaving = True
+        self._interrupt_all()
+        if self._serving:
+            await asyncio.wait(self._serving, timeout=STOP_BOUND_S)
+        tasks = [*self._tasks, *self._serving]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         with contextlib.suppress(StoreUnavailable):
             cell = await self._connector.cell()
             await cell.call(workers.farewell(cell.keys, pool=self.identity.pool, boot_id=self.identity.boot_id))
@@ -191,6 +269,17 @@ class Host:
         await self._subscriber.close()
         await self._connector.close()
         await self._engine.close()
+
+
+async def _for_ever(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Do `work`, which should not end; begin again when something unforeseen ends it."""
+    while True:
+        try:
+            await work()
+        except Exception:
+            # The database is away, say. A worker that stopped beating or obeying in silence would be worse.
+            log.exception("host_task_failed", task=work.__name__)
+        await asyncio.sleep(RECONNECT_S)
 
 
 class _Orders:

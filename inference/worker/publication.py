@@ -4,7 +4,7 @@ Filled by the token loop, emptied by the flusher; both run on one event loop, so
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, auto
@@ -46,6 +46,7 @@ class Publication:
         started: Mapping[str, object],
         carry_ids: Sequence[int] = (),
         carry_text: str = "",
+        on_fenced: Callable[[], None] = lambda: None,
     ) -> None:
         self.run_id = run_id
         self.epoch = epoch
@@ -58,6 +59,7 @@ class Publication:
         self.in_flight = False
         self.first_published_at: datetime | None = None
         self.changed = asyncio.Event()
+        self._on_fenced = on_fenced
         self._carry_ids = tuple(carry_ids)
         self._carry_text = carry_text
         self._sent_text: list[str] = []
@@ -129,7 +131,9 @@ class Publication:
             self._enter(Phase.ADRIFT)
 
     def fence(self) -> None:
+        """Nothing may be published any more, so nothing need be generated."""
         self._enter(Phase.FENCED)
+        self._on_fenced()
 
     def note_published(self, at: datetime) -> None:
         """What was sent is in the stream."""
