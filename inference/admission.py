@@ -4,6 +4,7 @@ The reservation is one Redis script; the account it is made in is rebuilt from t
 it. Source of the rules: the turn protocol's P2 and RB (docs/turn.md).
 """
 
+import time
 from datetime import datetime
 from uuid import UUID
 
@@ -22,7 +23,9 @@ from inference.models import ModelPool, Run
 
 # A refusal by concurrency ends when one of the user's answers does; nobody knows when, so ask again soon.
 RETRY_CONCURRENCY_S = 5
-_TRIES = 5
+# How long a send waits for its account to be rebuilt by somebody else.
+PATIENCE_S = 2.0
+POLL_S = 0.01
 
 
 def admit(
@@ -41,9 +44,10 @@ def admit(
     The same turn and base epoch get the first hold again. Raises AdmissionRefused at a limit of the user's own and
     ServiceUnavailable when Redis or every worker of the pool is away.
     """
+    until = time.monotonic() + PATIENCE_S
     try:
         cell = store.connector().cell()
-        for _ in range(_TRIES):
+        while time.monotonic() < until:
             call = admission.admit(
                 cell.keys,
                 user_id=user_id,
@@ -63,13 +67,23 @@ def admit(
                     raise AdmissionRefused(limit=limit, maximum=maximum, retry_after=RETRY_CONCURRENCY_S)
                 case admission.NoWorker():
                     raise ServiceUnavailable(reason="no worker can answer at the moment")
-                case admission.AccountAbsent():
+                case admission.AccountAbsent() if _elected(cell, user_id=user_id):
                     rebuild(cell, user_id=user_id, now=now)
-                case admission.AccountStale():
-                    raise ServiceUnavailable(reason="the quota account is being rebuilt", retry_after=1)
+                case admission.AccountAbsent() | admission.AccountStale():
+                    time.sleep(POLL_S)
     except StoreUnavailable as error:
         raise ServiceUnavailable(reason="the service's memory is away") from error
-    raise ServiceUnavailable(reason="the quota account cannot be rebuilt at the moment", retry_after=1)
+    raise ServiceUnavailable(reason="the quota account is being rebuilt", retry_after=1)
+
+
+def _elected(cell: Cell, *, user_id: UUID) -> bool:
+    """Whether this process is the one to rebuild an absent account.
+
+    Only a courtesy: every rebuild voids the admissions made since the one before, so that a new user's first sends,
+    coming all at once, would void each other.
+    """
+    key = cell.keys.rebuilder(user_id)
+    return cell.run(lambda client: bool(client.set(key, "1", nx=True, px=round(PATIENCE_S * 500))))
 
 
 def rebuild(cell: Cell, *, user_id: UUID, now: datetime) -> None:

@@ -58,8 +58,8 @@ def announce_end(run: Run, *, text: str) -> None:
 
 _EXPLANATIONS = {
     "cancelled": "Stopped at the user's request.",
-    "interrupted": "The answer broke off. It can be tried again.",
-    "failed": "The answer could not be generated. It can be tried again.",
+    "interrupted": "The answer broke off.",
+    "failed": "The answer could not be generated.",
 }
 
 

@@ -35,6 +35,7 @@ class Stack:
             cwd=ROOT,
             env=dict(self.environment),
             check=False,
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
         )
@@ -77,11 +78,14 @@ def running(*, engine: str = "vllm", environment: Mapping[str, str] | None = Non
             )
         stack = Stack(url=f"http://127.0.0.1:{port}", state_dir=state_dir, environment=variables, process=process)
         try:
-            wait_for(
-                lambda: process.poll() is not None or _ready(stack.url),
-                what="the site is ready",
-                seconds=START_S,
-            )
+            try:
+                wait_for(
+                    lambda: process.poll() is not None or _ready(stack.url),
+                    what="the site is ready",
+                    seconds=START_S,
+                )
+            except AssertionError as error:
+                raise AssertionError(f"{error}\n{stack.log()}") from None
             if process.poll() is not None:
                 raise AssertionError(f"the site ended:\n{stack.log()}")
             yield stack

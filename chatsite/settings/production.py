@@ -27,6 +27,6 @@ if environment.behind_tls_proxy:
 STATIC_ROOT = BASE_DIR / "staticfiles"
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
-    "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"},
+    "staticfiles": {"BACKEND": "chatsite.static_storage.ModuleStorage"},
 }
 LOGGING = logs.logging_config(json=environment.log_format != "console", level=environment.log_level)

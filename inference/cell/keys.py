@@ -26,6 +26,10 @@ class Keys:
         """Hash: admission id → turn|base|tokens|confirmed|made at (ms)."""
         return self._name("reservations", user_id)
 
+    def rebuilder(self, user_id: UUID) -> str:
+        """String that expires: somebody rebuilds the account right now."""
+        return self._name("rebuilder", user_id)
+
     def holders(self) -> str:
         """Set of user ids that may have reservations."""
         return self._name("holders")

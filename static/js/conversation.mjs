@@ -169,7 +169,7 @@ export class Conversation {
     this.#views.reading.grew();
     // A screen reader hears changes of state and the whole answer at its end, not every piece of it.
     if (answer.phase === "ended") {
-      this.#views.announcer.say(`${statusText(answer)}. ${answer.text}`);
+      this.#views.announcer.say(`${statusText(answer)}\n${answer.text}`);
     } else if (before && (before.phase !== answer.phase || remarks(before).length !== remarks(answer).length)) {
       this.#views.announcer.say([statusText(answer), ...remarks(answer).map(({ text }) => text)].join(". "));
     }

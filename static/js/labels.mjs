@@ -35,8 +35,6 @@ const STATE_LABELS = {
 };
 
 const ENDING_DETAILS = {
-  complete: "",
-  stopped: "",
   interrupted: "the answer broke off",
   failed: "no answer could be given",
 };
@@ -66,7 +64,8 @@ function endingText({ outcome, ending }) {
   if (outcome === "complete") {
     return ending?.finish_reason === "length" ? "Finished: the length limit was reached" : stateLabel(outcome);
   }
-  const detail = ending?.text || ENDING_DETAILS[outcome];
+  // Who stopped an answer knows why.
+  const detail = outcome === "stopped" ? "" : ending?.text || ENDING_DETAILS[outcome];
   return detail ? `${stateLabel(outcome)}: ${detail}` : stateLabel(outcome);
 }
 

@@ -8,12 +8,14 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, Route, expect, sync_playwright
+
+from tests.stack import Stack
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
@@ -34,14 +36,6 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-
-
-class Stack(Protocol):
-    """The running site."""
-
-    url: str
-
-    def manage(self, *args: str) -> str: ...
 
 
 class Visitor:

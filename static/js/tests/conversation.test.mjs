@@ -144,7 +144,7 @@ describe("sending", () => {
     assert.equal(shown.alert.title, "chat_busy");
   });
 
-  it("offers to log in when the session ran out, and sends the turn after that", async () => {
+  it("offers to log in when the login ran out, and sends the turn after that", async () => {
     const kept = new Map();
     const before = tab({ kept, fails: { sendMessage: [refused(401, "not_authenticated")] } });
     await before.conversation.submit({ content: "Hi", pool: null });
@@ -291,6 +291,6 @@ describe("a screen reader", () => {
       ...Array.from({ length: 100 }, (_, at) => ({ id: `1-${at + 2}`, type: "delta", data: { text: "a " } })),
       ...log(["1-999", "completed", { finish_reason: "stop" }]),
     ]);
-    assert.deepEqual(shown.said, ["Reading the conversation…", "Answering…", `Finished. ${"a ".repeat(100)}`]);
+    assert.deepEqual(shown.said, ["Reading the conversation…", "Answering…", `Finished\n${"a ".repeat(100)}`]);
   });
 });

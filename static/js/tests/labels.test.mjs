@@ -23,7 +23,7 @@ describe("the status line", () => {
 
   it("says that it is stopping until it has stopped", () => {
     assert.equal(statusText(play(EVENTFUL.slice(0, 5)), { stopping: true }), "Stopping…");
-    const stopped = play(log(["1-1", "started", { epoch: 1 }], ["1-9", "cancelled", { code: "user", text: "" }]));
+    const stopped = play(log(["1-1", "started", { epoch: 1 }], ["1-9", "cancelled", { code: "user", text: "At your request." }]));
     assert.equal(statusText(stopped, { stopping: true }), "Stopped");
   });
 
