@@ -1,5 +1,6 @@
 """`python -m benchmarks.run [NAME …]`: start the site with the real engine, measure, stop it."""
 
+import os
 import sys
 from collections.abc import Callable
 
@@ -17,6 +18,8 @@ def main(names: list[str]) -> int:
     if unknown:
         print(f"unknown benchmark {unknown[0]!r}; there are: {', '.join(BENCHMARKS)}", file=sys.stderr)
         return 2
+    # The bare engine's core imports this module again, and vLLM looks into every module there is, Celery's too.
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "chatsite.settings.local")
     print("starting the site and its engine …", flush=True)
     with running(engine="vllm") as stack:
         return measure(stack, names=names or list(BENCHMARKS))

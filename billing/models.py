@@ -91,6 +91,18 @@ class Account(models.Model):
         return f"account of {self.user_id}"
 
 
+class _Ledger(models.QuerySet["UsageEntry"]):
+    """Reads and inserts. (A deleted user's rows are anonymised by Django itself, past this.)"""
+
+    def update(self, **kwargs: Any) -> NoReturn:
+        """Never. Raises LedgerIsAppendOnly."""
+        raise LedgerIsAppendOnly
+
+    def delete(self) -> NoReturn:
+        """Never. Raises LedgerIsAppendOnly."""
+        raise LedgerIsAppendOnly
+
+
 class UsageEntry(models.Model):
     """One settled attempt's tokens; written once, never changed.
 
@@ -119,6 +131,8 @@ class UsageEntry(models.Model):
     output_tokens = models.PositiveIntegerField(default=0)
     wasted_tokens = models.PositiveIntegerField(default=0)
     created_at = models.DateTimeField()
+
+    objects = _Ledger.as_manager()
 
     class Meta:
         ordering: ClassVar[list[str]] = ["-id"]

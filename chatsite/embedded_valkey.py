@@ -46,6 +46,7 @@ class EmbeddedValkey:
             "save": '""',
             "appendonly": "no",
             "maxmemory-policy": "noeviction",
+            "loglevel": "warning",
         }
         processes.write_private(self._configuration, "".join(f"{name} {value}\n" for name, value in settings.items()))
         return [str(get_binary_path()), str(self._configuration)]

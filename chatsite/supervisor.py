@@ -1,5 +1,4 @@
-"""Runs the site's processes as one: starts them in order, restarts what dies, shows their output, stops them
-in order.
+"""Runs the site's processes as one: starts them in order, restarts what dies, shows all output, stops in order.
 
 It knows processes and their output, not what they are: `manage.py serve` says that. Every process leads a
 group of its own and is killed by the kernel when the supervisor dies, so that kill -9 leaves nothing behind
@@ -20,8 +19,7 @@ from typing import Any
 from chatsite import processes
 from chatsite.process_output import Console, Log, Output
 
-# Seconds before each restart in a row; the last repeats. A process that lived for STEADY_S starts again at
-# the first.
+# Seconds before each restart in a row; the last repeats. A process that lived for STEADY_S starts again at the first.
 BACKOFF_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 STEADY_S = 60.0
 # Ending this often in a row before the site was ever ready is a fault that no restart cures.
@@ -87,6 +85,8 @@ class Supervisor:
         """
         loop = asyncio.get_running_loop()
         for number in STOP_SIGNALS:
+            if number is signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                continue  # started by nohup, to outlive its terminal
             loop.add_signal_handler(number, self.request_stop)
         loop.add_signal_handler(signal.SIGCHLD, self._wake_waiters)
         tasks: list[asyncio.Task[None]] = []

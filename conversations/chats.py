@@ -1,9 +1,10 @@
 """Writing chats: create, rename, delete. And the answers that runs leave in them."""
 
+import contextlib
 from datetime import datetime
-from functools import partial
 from uuid import UUID
 
+from django.core.exceptions import ObjectDoesNotExist
 from django.db import transaction
 
 from conversations import limits, selectors
@@ -59,12 +60,10 @@ def delete(*, owner_id: UUID, chat_id: UUID, now: datetime) -> None:
     Chat.objects.filter(id=chat.id, deleted_at__isnull=True).update(deleted_at=now)
     running = inference.active_run(chat_id=chat.id)
     if running is not None:
-        try:
+        # A run that ends here takes the chat, and itself, along: then there is nothing left to look at.
+        with contextlib.suppress(RunNotFound, ObjectDoesNotExist):
             inference.cancel(owner_id=owner_id, run_id=running, now=now)
-        except RunNotFound:
-            running = None
-    if running is None:
-        purge(chat_id=chat.id)
+    purge(chat_id=chat.id)
 
 
 def purge(*, chat_id: UUID) -> None:
@@ -88,7 +87,7 @@ def store_answer(settled: SettledRun) -> None:
     chat = Chat.objects.select_for_update().get(id=turn.chat_id)
     if chat.deleted_at is not None:
         # Robust: what follows the settlement must not fail with it.
-        transaction.on_commit(partial(purge, chat_id=chat.id), robust=True)
+        transaction.on_commit(lambda: purge(chat_id=settled.chat_id), robust=True)
         return
     state = _STATES[settled.status]
     replaced = Message.objects.filter(id=settled.message_id).update(

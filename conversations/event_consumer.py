@@ -14,8 +14,9 @@ from channels.generic.http import AsyncHttpConsumer
 log = structlog.get_logger(__name__)
 
 Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Event = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
 
 
 class StreamingConsumer(AsyncHttpConsumer):  # type: ignore[misc] # Channels has no types

@@ -99,7 +99,8 @@ def history(*, chat: Chat, token_budget: int) -> list[PastMessage]:
         .values_list("seq", "role", "content", "token_count")
     )
     found: list[PastMessage] = []
-    # One query nearly always; the batches grow, so that a chat of very short messages takes few.
+    # One query nearly always. The batches grow, so that a chat of very short messages takes few, but never beyond
+    # what the rest of the budget can hold.
     batch = _FIRST_BATCH
     while True:
         rows = newest_first[len(found) : len(found) + batch]
@@ -111,7 +112,7 @@ def history(*, chat: Chat, token_budget: int) -> list[PastMessage]:
                 return found[::-1]
         if len(page) < batch:
             return found[::-1]
-        batch *= 4
+        batch = min(4 * batch, token_budget // _LEAST_TOKENS + 1)
 
 
 def message_info(message: Message) -> MessageInfo:

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from channels.db import database_sync_to_async
 
-from conversations.event_consumer import Receive, Scope, Send, StreamingConsumer
+from conversations.event_consumer import Event, Receive, Scope, Send, StreamingConsumer
 from inference import api as inference
 from inference.contracts import START, Cursor, Entry, RunState, StreamHub
 
@@ -122,25 +122,25 @@ class EventStreamConsumer(StreamingConsumer):
         given = asyncio.Event()
         headers = [(name, value) for name, value in self.scope["headers"] if name != b"accept"]
         scope = {**self.scope, "headers": [*headers, (b"accept", b"application/json")]}
-        pending = [{"type": "http.request", "body": body, "more_body": False}]
+        pending: list[Event] = [{"type": "http.request", "body": body, "more_body": False}]
 
-        async def receive() -> dict[str, object]:
+        async def receive() -> Event:
             if pending:
                 return pending.pop()
             # Django watches for the client to leave; that is the consumer's matter.
             await given.wait()
             return {"type": "http.disconnect"}
 
-        async def send(message: dict[str, object]) -> None:
+        async def send(message: Event) -> None:
             if message["type"] == "http.response.start":
-                answer.status = int(str(message["status"]))
-                answer.headers = list(message.get("headers", []))  # type: ignore[call-overload]
+                answer.status = message["status"]
+                answer.headers = list(message.get("headers", []))
             else:
-                answer.body += message.get("body", b"")  # type: ignore[arg-type]
+                answer.body += message.get("body", b"")
                 if not message.get("more_body"):
                     given.set()
 
-        asking = asyncio.ensure_future(_await(self._django(scope, receive, send)))  # type: ignore[arg-type]
+        asking = asyncio.ensure_future(self._django(scope, receive, send))
         try:
             await asyncio.shield(asking)
         except asyncio.CancelledError:

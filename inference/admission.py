@@ -47,7 +47,7 @@ def admit(
     until = time.monotonic() + PATIENCE_S
     try:
         cell = store.connector().cell()
-        while time.monotonic() < until:
+        while True:
             call = admission.admit(
                 cell.keys,
                 user_id=user_id,
@@ -70,10 +70,11 @@ def admit(
                 case admission.AccountAbsent() if _elected(cell, user_id=user_id):
                     rebuild(cell, user_id=user_id, now=now)
                 case admission.AccountAbsent() | admission.AccountStale():
+                    if time.monotonic() > until:
+                        raise ServiceUnavailable(reason="the quota account is being rebuilt", retry_after=1)
                     time.sleep(POLL_S)
     except StoreUnavailable as error:
         raise ServiceUnavailable(reason="the service's memory is away") from error
-    raise ServiceUnavailable(reason="the quota account is being rebuilt", retry_after=1)
 
 
 def _elected(cell: Cell, *, user_id: UUID) -> bool:

@@ -21,6 +21,8 @@ from inference.models import ModelPool, Run
 
 log = structlog.get_logger(__name__)
 
+_CANCEL_TRIES = 5
+
 
 def pools_for(*, user_id: UUID) -> list[PoolInfo]:
     """The pools that the user may send to, the default one first."""
@@ -141,8 +143,15 @@ def cancel(*, owner_id: UUID, run_id: UUID, now: datetime) -> RunInfo:
     Doing it again changes nothing. Raises RunNotFound.
     """
     run = _owned(owner_id=owner_id, run_id=run_id)
-    if run.is_active and not _cancel_waiting(run, now=now) and runs.request_cancel(run_id=run.id, now=now):
-        _tell_worker(run)
+    # Again when it went from one state to the other between the two looks: claimed, or requeued after a worker's loss.
+    for _ in range(_CANCEL_TRIES):
+        if _cancel_waiting(run, now=now):
+            break
+        if runs.request_cancel(run_id=run.id, now=now):
+            _tell_worker(run)
+            break
+        if not Run.objects.filter(id=run_id, status__in=Run.ACTIVE).exists():
+            break
     return run_info(_visible_runs().get(id=run_id))
 
 
@@ -262,10 +271,10 @@ def _owned(*, owner_id: UUID, run_id: UUID) -> Run:
 
 
 def _cancel_waiting(run: Run, *, now: datetime) -> bool:
-    text = Run.objects.values_list("carry_text", flat=True).get(id=run.id)
-    ended = runs.cancel_queued(run_id=run.id, now=now)
-    if ended is None:
+    cancelled = runs.cancel_queued(run_id=run.id, now=now)
+    if cancelled is None:
         return False
+    ended, text = cancelled
     try:
         cell = store.connector().cell()
         cell.call(queue.dequeue(cell.keys, pool=run.pool.slug, run=queue.Ticketed(run_id=ended.id, epoch=ended.epoch)))

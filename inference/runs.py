@@ -11,8 +11,8 @@ from datetime import datetime
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
-from django.db.models import UUIDField, Value
-from django.db.models.functions import Coalesce
+from django.db.models import DateTimeField, F, UUIDField, Value
+from django.db.models.functions import Coalesce, Least
 from uuid_utils.compat import uuid7
 
 from billing import api as billing
@@ -113,8 +113,11 @@ def settle(*, run_id: UUID, epoch: int, ending: Ending, now: datetime) -> Run | 
     return _end(run_id=run_id, epoch=epoch, expected=Run.Status.STREAMING, ending=ending, now=now)
 
 
-def cancel_queued(*, run_id: UUID, now: datetime) -> Run | None:
-    """End a run that nobody has claimed; its answer is what earlier epochs published. None when it is not queued."""
+def cancel_queued(*, run_id: UUID, now: datetime) -> tuple[Run, str] | None:
+    """End a run that nobody has claimed. Returns it with its answer: what earlier epochs published.
+
+    None when it is not queued.
+    """
     run = Run.objects.filter(id=run_id, status=Run.Status.QUEUED).first()
     if run is None:
         return None
@@ -122,11 +125,12 @@ def cancel_queued(*, run_id: UUID, now: datetime) -> Run | None:
         status=Run.Status.CANCELLED,
         text=run.carry_text,
         own_tokens=0,
-        output_tokens=len(run.carry_ids) // 4,
+        output_tokens=token_ids.count(run.carry_ids),
         error_code="cancelled",
         release_ms=0,
     )
-    return _end(run_id=run_id, epoch=run.epoch, expected=Run.Status.QUEUED, ending=ending, now=now)
+    ended = _end(run_id=run_id, epoch=run.epoch, expected=Run.Status.QUEUED, ending=ending, now=now)
+    return None if ended is None else (ended, ending.text)
 
 
 def request_cancel(*, run_id: UUID, now: datetime) -> bool:
@@ -150,11 +154,12 @@ def _end(*, run_id: UUID, epoch: int, expected: Run.Status, ending: Ending, now:
             prompt_ids=b"",
             carry_ids=b"",
             carry_text="",
-            cached_tokens=ending.cached_tokens,
+            # A continued epoch's prefix may be longer than the prompt: it holds the answer so far.
+            cached_tokens=Least(F("prompt_tokens"), ending.cached_tokens),
             output_tokens=ending.output_tokens,
             finish_reason=ending.finish_reason,
             error_code=ending.error_code,
-            first_token_at=ending.first_token_at,
+            first_token_at=Coalesce("first_token_at", Value(ending.first_token_at, output_field=DateTimeField())),
             finished_at=now,
             release_ms=ending.release_ms,
             # A retried run keeps its message: the answer is replaced in place.
@@ -190,13 +195,14 @@ def _end(*, run_id: UUID, epoch: int, expected: Run.Status, ending: Ending, now:
 def _charge(run: Run, *, ending: Ending, expected: Run.Status, now: datetime) -> None:
     """The user pays the prompt once, on the terminal row, and each visible token in the row of its epoch.
 
-    A run that no engine began and that shows nothing costs nothing; one that failed before it showed anything is our
+    A run that no engine began and that shows nothing costs nothing; one that broke before it showed anything is our
     loss, not the user's.
     """
     if expected == Run.Status.QUEUED and not ending.output_tokens:
         return
     reasons = {Run.Status.DONE: "completed"}
-    wasted = ending.status == Run.Status.FAILED and not ending.output_tokens
+    broken = ending.status in (Run.Status.FAILED, Run.Status.INTERRUPTED)
+    wasted = broken and not ending.output_tokens
     billing.record(
         Charge(
             user_id=run.owner_id,
@@ -206,7 +212,7 @@ def _charge(run: Run, *, ending: Ending, expected: Run.Status, now: datetime) ->
             pool=run.pool.slug,
             reason=reasons.get(ending.status, ending.status.value),
             prompt_tokens=0 if wasted else run.prompt_tokens,
-            cached_tokens=0 if wasted else ending.cached_tokens,
+            cached_tokens=0 if wasted else run.cached_tokens,
             output_tokens=ending.own_tokens,
             wasted_tokens=run.prompt_tokens if wasted else 0,
             at=now,

@@ -20,3 +20,8 @@ def unpack(data: bytes | memoryview) -> list[int]:
     if byteorder == "big":
         packed.byteswap()
     return packed.tolist()
+
+
+def count(data: bytes | memoryview) -> int:
+    """How many ids are packed in `data`."""
+    return len(data) // 4

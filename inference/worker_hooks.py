@@ -2,10 +2,13 @@
 
 from typing import Any
 
-from celery.signals import celeryd_after_setup, worker_shutdown
+import structlog
+from celery.signals import celeryd_after_setup, worker_shutdown, worker_shutting_down
 
 from inference import serving
 from inference.worker import guard
+
+log = structlog.get_logger(__name__)
 
 POOL_QUEUE = "pool."
 
@@ -14,17 +17,28 @@ POOL_QUEUE = "pool."
 def boot_engine(*, instance: Any, **_: Any) -> None:
     """Load the engine before the worker takes its first ticket.
 
-    Raises ValueError for a worker of several pools: an engine serves one.
+    Raises SystemExit where it cannot: Celery swallows other exceptions of receivers, and a worker without an engine
+    would only take tickets away from those that have one.
     """
     pools = [
         name.removeprefix(POOL_QUEUE) for name in instance.app.amqp.queues.consume_from if name.startswith(POOL_QUEUE)
     ]
     if not pools:
         return
-    if len(pools) > 1:
-        raise ValueError(f"a worker serves one pool, not {', '.join(pools)}")
-    guard.start()
-    serving.boot(pool_slug=pools[0], concurrency=int(instance.concurrency))
+    try:
+        if len(pools) > 1:
+            raise ValueError(f"an engine serves one pool, not {', '.join(pools)}")
+        guard.start()
+        serving.boot(pool_slug=pools[0], concurrency=int(instance.concurrency))
+    except Exception as error:
+        log.exception("engine_not_started", pools=pools)
+        raise SystemExit(1) from error
+
+
+@worker_shutting_down.connect(dispatch_uid="inference.leave")
+def leave(**_: Any) -> None:
+    """Claim nothing more from the moment that the process is told to stop."""
+    serving.leave()
 
 
 @worker_shutdown.connect(dispatch_uid="inference.stop_engine")

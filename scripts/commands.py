@@ -54,6 +54,9 @@ def run() -> None:
         folder=ROOT,
         known=troubles.DATABASE if setting("DATABASE_URL") else troubles.LOCAL,
     )
+    if (setting("DJANGO_SETTINGS_MODULE") or "").endswith(".production"):
+        command = [str(PYTHON), "manage.py", "collectstatic", "--no-input"]
+        running.run(command, title="Collecting static files", log=installation.log, folder=ROOT, known=troubles.LOCAL)
     if is_new:
         print(
             "  Nobody can log in yet. In another terminal: python3 manage.py create_admin YOU@EXAMPLE.ORG\n"

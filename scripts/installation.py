@@ -79,9 +79,9 @@ class Installation:
         unfinished = {name for name, _ in self._unfinished()}
         needed = sum(NEEDS[name] for name in unfinished)
         if self.engine is not None and self._model_is_missing():
-            needed += WEIGHTS_NEED
-        if needed:
-            checks.disk_has(needed=needed, folder=ROOT)
+            checks.disk_has(needed=WEIGHTS_NEED, folder=self.state)
+            needed += WEIGHTS_NEED if on_one_disk(self.state, ROOT) else 0
+        checks.disk_has(needed=needed, folder=ROOT)
         if self.engine == "engine-cpu":
             if self.engine in unfinished:
                 checks.engine_can_run_here()
@@ -193,6 +193,11 @@ def choose_engine(*, dev: bool) -> str | None:
     if not dev and (setting("ENGINE") == "scripted" or setting("WORKER_SLOTS") == "0"):
         return None
     return f"engine-{hardware}"
+
+
+def on_one_disk(one: Path, other: Path) -> bool:
+    """Whether both draw on the same free space."""
+    return one.stat().st_dev == other.stat().st_dev
 
 
 def lock_files(name: str) -> list[Path]:

@@ -23,7 +23,8 @@ class Event:
 
 def parse_events(lines: Iterator[str]) -> Iterator[Event]:
     """Events of a stream's lines, by the format's rules; comments are dropped."""
-    event_id, kind, data = None, "message", []
+    event_id: str | None = None
+    kind, data = "message", list[str]()
     for line in lines:
         if not line:
             if data:

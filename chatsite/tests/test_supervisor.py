@@ -56,13 +56,13 @@ while True:
 class Site:
     """A supervisor process at work in `folder`."""
 
-    def __init__(self, *, folder: Path, programs: str, watch: str = "pass") -> None:
+    def __init__(self, *, folder: Path, programs: str, watch: str, ignoring_hangups: bool) -> None:
         self.folder = folder
         self.output = folder / "output"
         text = SUPERVISE.format(programs=programs, watch=watch)
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", text, str(folder)],
+                [*(["nohup"] if ignoring_hangups else []), sys.executable, "-c", text, str(folder)],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -93,8 +93,8 @@ def alive(pid: int) -> bool:
 
 
 @contextlib.contextmanager
-def supervised(folder: Path, *, programs: str, watch: str = "pass") -> Iterator[Site]:
-    site = Site(folder=folder, programs=programs, watch=watch)
+def supervised(folder: Path, *, programs: str, watch: str = "pass", ignoring_hangups: bool = False) -> Iterator[Site]:
+    site = Site(folder=folder, programs=programs, watch=watch, ignoring_hangups=ignoring_hangups)
     try:
         yield site
     finally:
@@ -148,6 +148,14 @@ def test_a_signal_stops_all_in_order_and_ends_well(tmp_path: Path, number: signa
         assert site.says("all stopped")
 
 
+def test_under_nohup_the_site_outlives_its_terminal(tmp_path: Path) -> None:
+    with supervised(tmp_path, programs=f"programs = [{staying('web')}]", ignoring_hangups=True) as site:
+        wait_for(lambda: bool(site.pids("web")), what="the program starts")
+        site.process.send_signal(signal.SIGHUP)
+        os.kill(site.pids("web")[0], signal.SIGKILL)
+        wait_for(lambda: len(site.pids("web")) == 2, what="it is kept running")
+
+
 def test_a_program_that_ignores_the_stop_is_killed_after_its_grace(tmp_path: Path) -> None:
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf'); signal.pause()"
     with supervised(tmp_path, programs=f'programs = [program("web", "{deaf}", grace_s=0.2)]') as site:
@@ -167,7 +175,6 @@ def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
         assert site.end() == 0
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells children of their parent's death")
 def test_killing_the_supervisor_leaves_no_process(tmp_path: Path) -> None:
     with supervised(tmp_path, programs=f"programs = [{staying('web')}, {staying('worker')}]") as site:
         wait_for(lambda: all(map(site.pids, ("web", "worker"))), what="both are up")

@@ -1,6 +1,7 @@
 """Cursor paging with checked limits and cursors."""
 
 import base64
+import contextlib
 from datetime import UTC
 from typing import Any
 from urllib.parse import urlencode
@@ -37,10 +38,9 @@ class CheckedCursorPagination(CursorPagination):
         text = request.query_params.get(self.cursor_query_param)
         if not text:
             return None
-        try:
+        cursor: Any = None
+        with contextlib.suppress(NotFound):
             cursor = super().decode_cursor(request)
-        except NotFound:
-            cursor = None
         if cursor is None or text != _encoded(cursor) or not self.is_position(cursor.position):
             raise InvalidRequest(field="cursor", reason="is not one that a list gave out")
         return cursor

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from conversations import selectors
@@ -23,6 +24,7 @@ class ChatSerializer(serializers.ModelSerializer[Chat]):
         model = Chat
         fields = ("id", "title", "pool", "created_at", "last_active_at", "active_run")
 
+    @extend_schema_field(ActiveRunSerializer(allow_null=True))
     def get_active_run(self, chat: Chat) -> dict[str, str] | None:
         found: selectors.ActiveRun | None = self.context["active_runs"].get(chat.id)
         return None if found is None else {"id": str(found.id), "events_url": found.events_url}

@@ -68,7 +68,8 @@ class _Buffer:
             return True
         self._wake.clear()
         try:
-            await asyncio.wait_for(self._wake.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._wake.wait()
         except TimeoutError:
             return False
         return True

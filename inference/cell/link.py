@@ -181,7 +181,7 @@ class Connector:
             client = redis.Redis(connection_pool=pool)
             client.ping()
         except UNAVAILABLE as error:
-            raise StoreUnavailable(str(error)) from error
+            raise StoreUnavailable(str(error) or "Redis does not answer in time") from error
         if binding.run_id is None:
             raise StoreUnavailable("the server does not tell its run_id")
         return Cell(client=client, keys=Keys(binding.run_id, self._tag), drop=self._drop)
@@ -190,10 +190,13 @@ class Connector:
 class AsyncCell:
     """A client of one incarnation for one event loop. All methods raise StoreUnavailable."""
 
-    def __init__(self, *, client: redis.asyncio.Redis, keys: Keys, drop: Callable[["AsyncCell"], None]) -> None:
+    def __init__(
+        self, *, client: redis.asyncio.Redis, keys: Keys, drop: Callable[["AsyncCell"], None], timeout_s: float
+    ) -> None:
         self.client = client
         self.keys = keys
         self._drop = drop
+        self._timeout_s = timeout_s
         self._dropped = False
         self._operations = 0
         self._idle = asyncio.Event()
@@ -228,10 +231,13 @@ class AsyncCell:
         self._operations += 1
         self._idle.clear()
         try:
-            return await operation(self.client)
+            # Not the client's own timeout: it uses asyncio.wait_for, which before Python 3.12 may swallow a
+            # cancellation, and a follower that left would stay.
+            async with asyncio.timeout(self._timeout_s):
+                return await operation(self.client)
         except UNAVAILABLE as error:
             self.drop()
-            raise StoreUnavailable(str(error)) from error
+            raise StoreUnavailable(str(error) or "Redis does not answer in time") from error
         finally:
             self._operations -= 1
             if not self._operations:
@@ -242,6 +248,17 @@ class AsyncCell:
         if not self._dropped:
             self._dropped = True
             self._drop(self)
+
+    async def open_connection(self) -> Any:
+        """A connection of the caller's own, checked to reach this incarnation; the caller disconnects it."""
+        pool: Any = self.client.connection_pool
+        connection = pool.make_connection()
+        try:
+            await self.run(lambda _: connection.connect())
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        return connection
 
     async def close(self) -> None:
         """Close its connections once nobody uses them: to lose one in the middle of a reply confuses the client."""
@@ -305,16 +322,18 @@ class AsyncConnector:
             pool = redis.asyncio.ConnectionPool.from_url(
                 self._url(),
                 decode_responses=True,
-                socket_timeout=self._timeout_s,
+                socket_timeout=None,
                 socket_connect_timeout=self._timeout_s,
                 retry=AsyncRetry(NoBackoff(), 0),
                 redis_connect_func=on_connect,
                 max_connections=1024,
             )
             client = redis.asyncio.Redis(connection_pool=pool)
-            await client.ping()
+            async with asyncio.timeout(self._timeout_s):
+                await client.ping()
         except UNAVAILABLE as error:
-            raise StoreUnavailable(str(error)) from error
+            raise StoreUnavailable(str(error) or "Redis does not answer in time") from error
         if binding.run_id is None:
             raise StoreUnavailable("the server does not tell its run_id")
-        return AsyncCell(client=client, keys=Keys(binding.run_id, self._tag), drop=self._drop)
+        keys = Keys(binding.run_id, self._tag)
+        return AsyncCell(client=client, keys=keys, drop=self._drop, timeout_s=self._timeout_s)

@@ -75,18 +75,8 @@ class Subscriber:
                 # A connection that still hangs on to a server which others have found replaced.
                 self._session.end()
             if self._session is None:
-                pool: Any = cell.client.connection_pool
-                connection = pool.make_connection()
-                try:
-                    await connection.connect()
-                except UNAVAILABLE as error:
-                    cell.drop()
-                    raise StoreUnavailable(str(error)) from error
-                except BaseException:
-                    await connection.disconnect(nowait=True)
-                    raise
                 self._session = _Session(
-                    connection=connection,
+                    connection=await cell.open_connection(),
                     cell=cell,
                     ping_s=self._ping_s,
                     silent_s=self._silent_s,
@@ -138,7 +128,8 @@ class _Session:
             self._send("SUBSCRIBE", name)
         self.listeners[name].add(listener)
         try:
-            await asyncio.wait_for(asyncio.shield(self._confirmed[name]), timeout=self._silent_s)
+            async with asyncio.timeout(self._silent_s):
+                await asyncio.shield(self._confirmed[name])
         except TimeoutError as error:
             self.end()
             raise StoreUnavailable("the server does not confirm a subscription") from error
@@ -171,37 +162,41 @@ class _Session:
         self._wake.set()
 
     async def _live(self) -> None:
-        tasks = [asyncio.ensure_future(self._read()), asyncio.ensure_future(self._write())]
+        reader, writer = asyncio.ensure_future(self._read()), asyncio.ensure_future(self._write())
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            ended, _ = await asyncio.wait([reader, writer], return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                error = task.exception()
+                if error is not None and not isinstance(error, UNAVAILABLE):
+                    log.error("subscriber_failed", exc_info=error)
         finally:
             self._break()
-            for task in tasks:
+            for task in (writer, reader):
                 task.cancel()
-            for result in await asyncio.gather(*tasks, return_exceptions=True):
-                if isinstance(result, Exception) and not isinstance(result, UNAVAILABLE):
-                    log.error("subscriber_failed", exc_info=result)
+            await asyncio.gather(reader, writer, return_exceptions=True)
             await self._connection.disconnect(nowait=True)
 
     async def _read(self) -> None:
-        while True:
+        while not self._over:
             reply = await self._connection.read_response(push_request=True, timeout=math.inf)
             self._heard_at = asyncio.get_running_loop().time()
             self._dispatch(reply)
 
     async def _write(self) -> None:
-        while True:
+        while not self._over:
             self._wake.clear()
             if not self._commands:
                 try:
-                    await asyncio.wait_for(self._wake.wait(), self._ping_s)
+                    async with asyncio.timeout(self._ping_s):
+                        await self._wake.wait()
                 except TimeoutError:
                     if asyncio.get_running_loop().time() - self._heard_at > self._silent_s:
                         log.warning("subscriber_silent", seconds=self._silent_s)
                         return
                     self._commands.append(("PING",))
-            while self._commands:
-                await self._connection.send_command(*self._commands.popleft(), check_health=False)
+            async with asyncio.timeout(self._silent_s):
+                while self._commands:
+                    await self._connection.send_command(*self._commands.popleft(), check_health=False)
 
     def _dispatch(self, reply: Any) -> None:
         if not isinstance(reply, list | tuple) or len(reply) != 3:

@@ -36,6 +36,7 @@ def test_known_options_within_their_limits_pass_unchanged(options: dict[str, obj
         ({"speculative_config": "ngram"}, "'speculative_config' must be an object"),
         ({"speculative_config": {}}, "'speculative_config' needs a 'method' or a 'model'"),
         ({"speculative_config": {"method": "guess"}}, "'speculative_config.method' must be one of ngram"),
+        ({"max_num_batched_tokens": 64, "max_num_seqs": 65}, "must be at least 'max_num_seqs'"),
         ({"speculative_config": {"tokens": 3}}, "unknown engine option 'speculative_config.tokens'"),
     ],
 )
@@ -47,6 +48,11 @@ def test_a_bad_option_is_named(options: dict[str, object], said: str) -> None:
 def test_a_pools_own_option_replaces_the_hardwares_default() -> None:
     assert engine_options.resolve({}, on_gpu=False)["max_model_len"] == 4096
     assert engine_options.resolve({"max_model_len": 8192}, on_gpu=False)["max_model_len"] == 8192
+
+
+def test_an_option_that_contradicts_a_default_is_refused() -> None:
+    with pytest.raises(ValueError, match="must be at least 'max_model_len'"):
+        engine_options.resolve({"enable_chunked_prefill": False}, on_gpu=False)
 
 
 def test_on_gpus_sizes_are_left_to_the_engine() -> None:

@@ -3,7 +3,7 @@
 Wire types apart from behaviour: implementations live in `vllm_engine` (the real one) and `scripted_engine`.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -47,10 +47,11 @@ class EngineDelta:
     """What one engine step added to one sequence.
 
     `text` may be empty while a multi-byte character is incomplete; `token_ids` are the step's new tokens.
-    Steps that pile up while the caller is busy may come as one delta. An end-of-answer token is among the ids
-    but not in the text; the engine counts it, so the number of all ids is the output usage. `finish_reason`
-    is "stop" or "length" on the last delta and None before it. `cached_tokens` counts prompt tokens taken
-    from the prefix cache.
+    Steps that pile up while the caller is busy may come as one delta. `finish_reason` is "stop" or "length" on
+    the last delta and None before it. `cached_tokens` counts prompt tokens taken from the prefix cache.
+
+    An end-of-answer token has no text and shares no delta with tokens that have: an answer cut after any text
+    can be continued. The engine counts it, so the number of all ids is the output usage.
     """
 
     text: str
@@ -71,8 +72,8 @@ class EngineStats:
 class Engine(Protocol):
     """A running engine. All methods are called on the event loop that built it."""
 
-    def generate(self, request: GenerationRequest) -> AsyncIterator[EngineDelta]:
-        """Yield deltas until a finish reason. Closing the iterator early drops the sequence.
+    def generate(self, request: GenerationRequest) -> AsyncGenerator[EngineDelta, None]:
+        """Yield deltas until a finish reason. Closing it early drops the sequence.
 
         Raises EngineRefused for this request, EngineDead when the engine is gone.
         """

@@ -112,8 +112,10 @@ CPU_DEFAULTS: Mapping[str, object] = {
     "block_size": 32,
     "max_model_len": 4096,
     "max_num_seqs": 32,
-    # One step of a cold prompt holds up every other stream, and an abort waits for it: docs/engine.md.
+    # One step of a cold prompt holds up every other stream, and an abort waits for it. The threshold leaves half
+    # of a step to short prompts while a long one is prefilled. Measured: docs/engine.md.
     "max_num_batched_tokens": 256,
+    "long_prefill_token_threshold": 128,
 }
 
 
@@ -128,12 +130,32 @@ def validate(options: Mapping[str, Any]) -> dict[str, Any]:
         _check(speculative, SPECULATIVE_OPTIONS, prefix="speculative_config.")
         if not {"method", "model"} & speculative.keys():
             raise ValueError("engine option 'speculative_config' needs a 'method' or a 'model'")
+    _check_together(options)
     return dict(options)
 
 
 def resolve(options: Mapping[str, Any], *, on_gpu: bool) -> dict[str, Any]:
-    """The arguments to start the engine with: the hardware's defaults, replaced by the pool's own options."""
-    return {**(GPU_DEFAULTS if on_gpu else CPU_DEFAULTS), **validate(options)}
+    """The arguments to start the engine with: the hardware's defaults, replaced by the pool's own options.
+
+    Raises ValueError.
+    """
+    return validate({**(GPU_DEFAULTS if on_gpu else CPU_DEFAULTS), **validate(options)})
+
+
+def _check_together(options: Mapping[str, Any]) -> None:
+    """Limits that vLLM sets between options; it would refuse to start."""
+    step, batch = options.get("max_num_batched_tokens"), options.get("max_num_seqs")
+    if step is not None and batch is not None and step < batch:
+        raise ValueError(
+            f"engine option 'max_num_batched_tokens' ({step}) must be at least 'max_num_seqs' ({batch}): "
+            "every sequence of a batch takes a token of each step"
+        )
+    window, chunked = options.get("max_model_len"), options.get("enable_chunked_prefill", True)
+    if step is not None and window is not None and not chunked and step < window:
+        raise ValueError(
+            f"engine option 'max_num_batched_tokens' ({step}) must be at least 'max_model_len' ({window}) "
+            "where 'enable_chunked_prefill' is off"
+        )
 
 
 def _check(options: Mapping[str, Any], known: Mapping[str, Option], *, prefix: str) -> None:

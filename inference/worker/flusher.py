@@ -92,7 +92,8 @@ class Flusher:
                 for publication in [p for p in self._publications if p.in_flight]:
                     self._reopen_later(publication)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._urgent.wait(), self._interval_s)
+                async with asyncio.timeout(self._interval_s):
+                    await self._urgent.wait()
             self._urgent.clear()
 
     async def _flush(self) -> None:

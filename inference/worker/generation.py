@@ -200,8 +200,8 @@ class Generation:
 
     async def _pump(self, request: GenerationRequest) -> str:
         publication = self._publication
-        deltas = self._engine.generate(request)
-        try:
+        # Closing the iterator drops the sequence, whatever made the loop end.
+        async with contextlib.aclosing(self._engine.generate(request)) as deltas:
             async for delta in deltas:
                 self.progressed_at = time.monotonic()
                 self._cached_tokens = max(self._cached_tokens, delta.cached_tokens)
@@ -210,12 +210,7 @@ class Generation:
                     self._flusher.notice(publication)
                 if delta.finish_reason:
                     return delta.finish_reason
-            return ""
-        finally:
-            # Closing the iterator drops the sequence, whatever made the loop end.
-            aclose = getattr(deltas, "aclose", None)
-            if aclose is not None:
-                await aclose()
+        return ""
 
     async def _abort(self, request_id: str, pump: "asyncio.Future[str]") -> None:
         """Return when the engine has let go of the sequence, or has not answered in time."""

@@ -66,7 +66,7 @@ class Host:
         start_engine: Callable[[], Awaitable[Engine]],
         redis_url: Callable[[], str],
         ports: Ports,
-        on_death: Callable[[], None],
+        on_death: Callable[[], None] = lambda: None,
     ) -> None:
         self.identity = identity
         self._start_engine = start_engine
@@ -108,15 +108,23 @@ class Host:
             with self._held_lock:
                 self._held.discard(name)
 
+    @property
+    def takes_runs(self) -> bool:
+        """False once the worker leaves or its engine is dead."""
+        return not self._leaving
+
     def leave(self, *, patience_s: float) -> None:
         """Take no more runs: say so at once, and interrupt those that are not finished in `patience_s`.
 
         May be called from a signal handler.
         """
-        self._loop.call_soon_threadsafe(self._leave, patience_s)
+        self._leaving = True
+        with contextlib.suppress(RuntimeError):  # the loop is closed: it has left already
+            self._loop.call_soon_threadsafe(self._leave, patience_s)
 
     def stop(self) -> None:
         """Leave: interrupt what still runs, say farewell, stop the engine, end the loop."""
+        self._leaving = True
         try:
             self._call(self._close())
         finally:
@@ -126,8 +134,12 @@ class Host:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def _end_loop(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            helpers = asyncio.run_coroutine_threadsafe(self._loop.shutdown_default_executor(), self._loop)
+            helpers.result(timeout=STOP_BOUND_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=10)
+        self._thread.join()
+        self._loop.close()
 
     async def _open(self) -> None:
         self._engine = await self._start_engine()
@@ -166,7 +178,8 @@ class Host:
             with contextlib.suppress(StoreUnavailable):
                 await self._beat_once()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), workers.HEARTBEAT_MS / 1000)
+                async with asyncio.timeout(workers.HEARTBEAT_MS / 1000):
+                    await self._news.wait()
 
     async def _beat_once(self) -> None:
         cell = await self._connector.cell()
@@ -241,20 +254,22 @@ class Host:
         listener = _Orders(orders)
         while True:
             with contextlib.suppress(StoreUnavailable):
-                await self._subscriber.subscribe(
+                _, channel = await self._subscriber.subscribe(
                     lambda cell: cell.keys.control_channel(self.identity.boot_id), listener
                 )
-                while (order := await orders.get()) is not None:
-                    match order.split():
-                        case ["cancel", run_id]:
-                            await self._look_at_flags([UUID(run_id)])
-                        case _:
-                            log.error("order_not_understood", order=order)
+                try:
+                    while (order := await orders.get()) is not None:
+                        match order.split():
+                            case ["cancel", run_id]:
+                                await self._look_at_flags([UUID(run_id)])
+                            case _:
+                                log.error("order_not_understood", order=order)
+                finally:
+                    self._subscriber.unsubscribe(channel, listener)
             # Not at once, or a Redis that comes and goes would be asked without a pause.
             await asyncio.sleep(RECONNECT_S)
 
     async def _close(self) -> None:
-        self._leaving = True
         self._interrupt_all()
         if self._serving:
             await asyncio.wait(self._serving, timeout=STOP_BOUND_S)

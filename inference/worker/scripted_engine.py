@@ -8,7 +8,7 @@ import asyncio
 import itertools
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from inference.tokenization import ChatTokenizer
@@ -71,7 +71,7 @@ class ScriptedEngine:
         self._prefixes = _PrefixCache(blocks=kv_tokens // _BLOCK_TOKENS)
         self._dead = False
 
-    async def generate(self, request: GenerationRequest) -> AsyncIterator[EngineDelta]:
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[EngineDelta, None]:
         """Yield one delta per token."""
         sequence = self._accept(request)
         try:

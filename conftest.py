@@ -1,0 +1,42 @@
+"""Fixtures of all apps' tests: one private Valkey per test process, started when the first test asks for it."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from inference import store
+from tests import services
+
+# Where nothing answers: a test that does not ask for `valkey` must not reach a server that happens to run here.
+NOWHERE = "redis://127.0.0.1:1/0"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_redis_by_chance() -> Iterator[None]:
+    before = os.environ.get("REDIS_URL")
+    os.environ["REDIS_URL"] = NOWHERE
+    yield
+    if before is None:
+        del os.environ["REDIS_URL"]
+    else:
+        os.environ["REDIS_URL"] = before
+
+
+@pytest.fixture(scope="session")
+def valkey_server() -> Iterator[services.Valkey]:
+    with services.valkey() as server:
+        yield server
+
+
+@pytest.fixture
+def valkey(valkey_server: services.Valkey, monkeypatch: pytest.MonkeyPatch) -> Iterator[services.Valkey]:
+    """A running, empty Valkey that this process finds as its Redis; a test may kill and start it."""
+    if valkey_server.process is None:
+        valkey_server.start()
+    monkeypatch.setenv("REDIS_URL", valkey_server.url)
+    with redis.Redis(port=valkey_server.port) as client:
+        client.flushall()
+    yield valkey_server
+    store.connector().close()

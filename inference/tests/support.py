@@ -1,0 +1,51 @@
+"""What inference's tests share: looks at a Redis server from outside, and the ways in which it goes away."""
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import redis
+
+from inference.cell.link import Cell
+from tests.services import Valkey
+
+
+def ask(valkey: Valkey, question: Callable[[Any], Any]) -> Any:
+    """What a client of its own gets from the server."""
+    with redis.Redis(port=valkey.port, decode_responses=True) as client:
+        return question(client)
+
+
+def look(cell: Cell, question: Callable[[Any], Any]) -> Any:
+    """What the cell's client gets; the client's own types say too little to be used."""
+    return cell.run(question)
+
+
+def connections(valkey: Valkey) -> int:
+    """How many clients the server has, besides the one that asks."""
+    return len(ask(valkey, lambda client: client.client_list())) - 1
+
+
+def everything(cell: Cell) -> dict[bytes, Any]:
+    """All keys of the cell's server with what they hold: two equal ones mean that nothing was changed."""
+    with redis.Redis(port=cell.client.connection_pool.connection_kwargs["port"]) as client:
+        found: Any = client.keys("*")
+        return {key: client.dump(key) for key in found}
+
+
+def restart(valkey: Valkey) -> None:
+    """A crash: another incarnation, which knows nothing."""
+    valkey.kill()
+    valkey.start()
+
+
+@contextlib.contextmanager
+def hung(valkey: Valkey) -> Iterator[None]:
+    """The server accepts connections and answers nothing; afterwards it is the same as before."""
+    assert valkey.process is not None
+    valkey.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        valkey.process.send_signal(signal.SIGCONT)

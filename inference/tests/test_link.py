@@ -1,0 +1,242 @@
+"""Connections bound to one incarnation of Redis: nothing is sent twice, nothing reaches a server that restarted."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+import redis
+
+from inference import store
+from inference.cell import queue, stream, workers
+from inference.cell.errors import StoreUnavailable
+from inference.cell.link import AsyncConnector, Connector, ScriptCall
+from inference.tests.support import ask, connections, hung, restart
+from tests.services import Valkey, wait_for
+from tests.waiting import until
+
+
+@pytest_asyncio.fixture
+async def connector(valkey: Valkey) -> AsyncIterator[AsyncConnector]:
+    opened = AsyncConnector(url=lambda: valkey.url)
+    yield opened
+    await opened.close()
+
+
+def look(connected: Any) -> ScriptCall:
+    """Some harmless script."""
+    return queue.claim(connected.keys, pool="p", boot_id="w", now_ms=0)
+
+
+def blocked_clients(valkey: Valkey) -> int:
+    return int(ask(valkey, lambda client: client.info("clients")["blocked_clients"]))
+
+
+def test_keys_name_the_incarnation_and_the_cell(valkey: Valkey) -> None:
+    connector = Connector(url=lambda: valkey.url, tag="c7")
+    cell = connector.cell()
+    run_id = ask(valkey, lambda client: client.info("server")["run_id"])
+    assert cell.keys.queue("p") == f"{{c7}}:{run_id}:queue:p"
+    connector.close()
+
+
+def test_a_cell_is_kept_while_it_works(valkey: Valkey) -> None:
+    assert store.connector().cell() is store.connector().cell()
+
+
+def test_after_a_restart_the_old_cell_is_unavailable_and_the_next_one_new(valkey: Valkey) -> None:
+    before = store.connector().cell()
+    restart(valkey)
+    with pytest.raises(StoreUnavailable):
+        before.call(look(before))
+    after = store.connector().cell()
+    assert after.keys.incarnation != before.keys.incarnation
+    assert after.call(look(after)) is None
+
+
+def test_an_old_cell_never_writes_into_the_new_incarnation(valkey: Valkey) -> None:
+    before = store.connector().cell()
+    restart(valkey)
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable):
+            before.call(workers.farewell(before.keys, pool="p", boot_id="w"))
+    assert "cmdstat_evalsha" not in ask(valkey, lambda client: client.info("commandstats"))
+
+
+def test_without_a_server_there_is_no_cell(valkey: Valkey) -> None:
+    valkey.kill()
+    with pytest.raises(StoreUnavailable):
+        store.connector().cell()
+    valkey.start()
+    store.connector().cell()
+
+
+def test_a_server_that_dies_in_the_middle_of_an_operation_makes_it_unavailable(valkey: Valkey) -> None:
+    cell = store.connector().cell()
+    failures: list[Exception] = []
+
+    def wait_in_vain() -> None:
+        try:
+            cell.run(lambda client: client.blpop(["nothing"], timeout=1.5))
+        except StoreUnavailable as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=wait_in_vain)
+    thread.start()
+    wait_for(lambda: blocked_clients(valkey) == 1, what="the operation has begun")
+    valkey.kill()
+    thread.join(timeout=10)
+    assert len(failures) == 1
+
+
+def test_a_fault_in_a_script_is_raised_as_it_is_and_keeps_the_cell(valkey: Valkey) -> None:
+    cell = store.connector().cell()
+    cell.run(lambda client: client.set(cell.keys.queue("p"), "not a sorted set"))
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        cell.call(look(cell))
+    assert store.connector().cell() is cell
+
+
+def test_a_server_that_forgot_the_scripts_is_reconnected_to(valkey: Valkey) -> None:
+    cell = store.connector().cell()
+    cell.run(lambda client: client.script_flush())
+    with pytest.raises(StoreUnavailable):
+        cell.call(look(cell))
+    again = store.connector().cell()
+    assert again.call(look(again)) is None
+
+
+def test_a_server_out_of_memory_is_unavailable(valkey: Valkey) -> None:
+    cell = store.connector().cell()
+    cell.run(lambda client: client.config_set("maxmemory", "1"))
+    try:
+        with pytest.raises(StoreUnavailable):
+            cell.call(
+                stream.open_epoch(
+                    cell.keys,
+                    run_id=uuid4(),
+                    epoch=1,
+                    base_epoch=1,
+                    seq=1,
+                    started={"epoch": 1},
+                    ids_so_far=(),
+                    text_so_far="",
+                )
+            )
+        assert not ask(valkey, lambda client: client.keys("*"))
+    finally:
+        store.connector().cell().run(lambda client: client.config_set("maxmemory", "0"))
+
+
+def test_threads_that_wait_for_a_hung_server_wait_once_and_together(valkey: Valkey) -> None:
+    connector = Connector(url=lambda: valkey.url, timeout_s=0.3)
+    attempts = 0
+    connect = connector._connect
+
+    def counted() -> Any:
+        nonlocal attempts
+        attempts += 1
+        assert everybody_waits.wait(10)
+        return connect()
+
+    connector._connect = counted  # type: ignore[method-assign]
+    everybody_waits = threading.Event()
+    failures: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            connector.cell()
+        except StoreUnavailable as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    with hung(valkey):
+        threads[0].start()
+        wait_for(lambda: attempts == 1, what="the first connects")
+        for thread in threads[1:]:
+            thread.start()
+        wait_for(lambda: all(thread.is_alive() for thread in threads), what="the others wait")
+        everybody_waits.set()
+        for thread in threads:
+            thread.join(timeout=10)
+    assert len(failures) == 8
+    # One or two: a thread that had not yet looked when the first attempt failed makes one of its own.
+    assert attempts <= 2
+
+
+def test_a_dropped_cell_leaves_no_connection_behind(valkey: Valkey) -> None:
+    cell = store.connector().cell()
+    with pytest.raises(StoreUnavailable):
+        cell.run(_fail)
+    wait_for(lambda: connections(valkey) == 0, what="its connections are closed")
+
+
+def _fail(_: Any) -> None:
+    raise redis.ConnectionError("as if the network broke")
+
+
+async def test_async_a_restart_makes_the_old_cell_unavailable_and_the_next_one_new(
+    valkey: Valkey, connector: AsyncConnector
+) -> None:
+    before = await connector.cell()
+    restart(valkey)
+    with pytest.raises(StoreUnavailable):
+        await before.call(look(before))
+    after = await connector.cell()
+    assert after.keys.incarnation != before.keys.incarnation
+    assert await after.call(look(after)) is None
+
+
+async def test_async_a_dropped_cell_stays_unavailable(connector: AsyncConnector) -> None:
+    cell = await connector.cell()
+    cell.drop()
+    with pytest.raises(StoreUnavailable):
+        await cell.call(look(cell))
+    assert await connector.cell() is not cell
+
+
+async def test_async_one_faulty_script_spoils_no_other_of_its_pipeline(connector: AsyncConnector) -> None:
+    cell = await connector.cell()
+    await cell.run(lambda client: client.set(cell.keys.queue("bad"), "not a sorted set"))
+    good = queue.claim(cell.keys, pool="good", boot_id="w", now_ms=0)
+    bad = queue.claim(cell.keys, pool="bad", boot_id="w", now_ms=0)
+    replies = await cell.call_many([good, bad, good])
+    assert [replies[0], replies[2]] == [None, None]
+    assert isinstance(replies[1], redis.ResponseError)
+    with pytest.raises(redis.ResponseError):
+        await cell.call(bad)
+    assert await connector.cell() is cell
+
+
+async def test_async_a_server_that_forgot_the_scripts_is_reconnected_to(connector: AsyncConnector) -> None:
+    cell = await connector.cell()
+    await cell.run(lambda client: client.script_flush())
+    with pytest.raises(StoreUnavailable):
+        await cell.call_many([look(cell), look(cell)])
+    again = await connector.cell()
+    assert await again.call(look(again)) is None
+
+
+async def test_async_a_failure_does_not_cut_other_operations_in_the_middle(
+    valkey: Valkey, connector: AsyncConnector
+) -> None:
+    cell = await connector.cell()
+    waiting: Any = asyncio.ensure_future(cell.run(lambda client: client.blpop(["list"], timeout=1.5)))
+    await until(lambda: blocked_clients(valkey) == 1, what="the operation has begun")
+    cell.drop()
+    ask(valkey, lambda client: client.rpush("list", "here"))
+    assert list(await waiting) == ["list", "here"]
+    await until(lambda: connections(valkey) == 0, what="the dropped cell's connections are closed")
+
+
+async def test_async_those_who_wait_for_a_hung_server_wait_once_and_together(valkey: Valkey) -> None:
+    connector = AsyncConnector(url=lambda: valkey.url, timeout_s=0.3)
+    began = asyncio.get_running_loop().time()
+    with hung(valkey):
+        outcomes = await asyncio.gather(*(connector.cell() for _ in range(50)), return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [StoreUnavailable] * 50
+    assert asyncio.get_running_loop().time() - began < 5
+    await connector.close()

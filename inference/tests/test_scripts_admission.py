@@ -1,0 +1,241 @@
+"""The scripts of admission (admit, load, settle), against a real server."""
+
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from inference.cell import admission, workers
+from inference.cell.admission import (
+    AccountAbsent,
+    AccountStale,
+    Admitted,
+    LiveReservation,
+    NoWorker,
+    Refused,
+    Verdict,
+)
+from inference.cell.link import Cell
+from inference.cell.workers import WORKER_TTL_MS, Report
+from inference.tests.support import everything, look
+
+NOW = 1_750_000_000_000
+REPORT = Report(engine="scripted", model="m", slots=4, running=0, waiting=0, kv_usage=0.0, output_tokens=0)
+
+
+class Desk:
+    """One user's admissions in the pool "p", where a worker lives."""
+
+    def __init__(self, cell: Cell) -> None:
+        self.cell = cell
+        self.user = uuid4()
+        self.beat()
+
+    def beat(self, *, at: int = NOW) -> None:
+        self.cell.call(workers.heartbeat(self.cell.keys, pool="p", boot_id="w", report=REPORT, held=(), now_ms=at))
+
+    def open_account(self, *, generation: int = 1, used: int = 0, live: list[LiveReservation] | None = None) -> int:
+        call = admission.load(
+            self.cell.keys, user_id=self.user, generation=generation, used=used, live=live or [], now_ms=NOW
+        )
+        loaded: int = self.cell.call(call)
+        return loaded
+
+    def admit(
+        self,
+        turn: str,
+        *,
+        base_epoch: int = 1,
+        admission_id: UUID | None = None,
+        min_generation: int = 0,
+        concurrent_runs: int = 2,
+        now_ms: int = NOW,
+    ) -> Verdict:
+        call = admission.admit(
+            self.cell.keys,
+            user_id=self.user,
+            pool="p",
+            turn=turn,
+            base_epoch=base_epoch,
+            admission_id=admission_id or uuid4(),
+            min_generation=min_generation,
+            tokens=100,
+            concurrent_runs=concurrent_runs,
+            now_ms=now_ms,
+        )
+        return admission.read_verdict(self.cell.call(call))
+
+    def admitted(self, turn: str, **more: Any) -> UUID:
+        verdict = self.admit(turn, **more)
+        assert isinstance(verdict, Admitted), verdict
+        return verdict.admission_id
+
+    def settle(self, admission_id: UUID, *, tokens: int) -> int:
+        call = admission.settle(self.cell.keys, user_id=self.user, admission_id=admission_id, tokens=tokens)
+        settled: int = self.cell.call(call)
+        return settled
+
+    @property
+    def held(self) -> dict[str, str]:
+        rows: dict[str, str] = look(self.cell, lambda client: client.hgetall(self.cell.keys.reservations(self.user)))
+        return rows
+
+    @property
+    def account(self) -> dict[str, str]:
+        row: dict[str, str] = look(self.cell, lambda client: client.hgetall(self.cell.keys.account(self.user)))
+        return row
+
+    @property
+    def is_holder(self) -> bool:
+        return bool(look(self.cell, lambda client: client.sismember(self.cell.keys.holders(), str(self.user))))
+
+    def everything(self) -> dict[bytes, Any]:
+        return everything(self.cell)
+
+
+@pytest.fixture
+def desk(cell: Cell) -> Desk:
+    return Desk(cell)
+
+
+def test_an_admission_holds_unconfirmed_tokens_and_names_its_generation(desk: Desk) -> None:
+    desk.open_account(generation=7)
+    wanted = uuid4()
+    verdict = desk.admit("t1", admission_id=wanted)
+    assert verdict == Admitted(admission_id=wanted, generation=7)
+    assert desk.held == {str(wanted): f"t1|1|100|0|{NOW}"}
+    assert desk.is_holder
+
+
+def test_an_unknown_account_must_be_rebuilt_first(desk: Desk) -> None:
+    before = desk.everything()
+    assert desk.admit("t1") == AccountAbsent()
+    assert desk.everything() == before
+
+
+def test_an_account_older_than_the_generation_asked_for_is_stale(desk: Desk) -> None:
+    desk.open_account(generation=2)
+    before = desk.everything()
+    assert desk.admit("t1", min_generation=3) == AccountStale()
+    assert desk.everything() == before
+    assert isinstance(desk.admit("t1", min_generation=2), Admitted)
+
+
+def test_admitting_one_turn_twice_holds_once(desk: Desk) -> None:
+    desk.open_account()
+    first = desk.admitted("t1")
+    assert desk.admitted("t1") == first
+    assert len(desk.held) == 1
+
+
+def test_a_turn_gets_its_hold_again_even_at_the_limit_and_without_a_worker(desk: Desk) -> None:
+    desk.open_account()
+    first = desk.admitted("t1", concurrent_runs=1)
+    assert desk.admitted("t1", concurrent_runs=1, now_ms=NOW + 10 * WORKER_TTL_MS) == first
+
+
+def test_a_retry_is_another_admission_of_the_same_turn(desk: Desk) -> None:
+    desk.open_account()
+    first = desk.admitted("t1", base_epoch=1)
+    assert desk.admitted("t1", base_epoch=2) != first
+    assert len(desk.held) == 2
+
+
+def test_a_turn_whose_name_begins_like_another_is_another(desk: Desk) -> None:
+    desk.open_account()
+    assert desk.admitted("t1") != desk.admitted("t")
+    assert len(desk.held) == 2
+
+
+def test_at_the_concurrency_limit_nothing_more_is_held(desk: Desk) -> None:
+    desk.open_account()
+    desk.admitted("t1")
+    desk.admitted("t2")
+    before = desk.everything()
+    assert desk.admit("t3") == Refused(limit="concurrent_runs", maximum=2)
+    assert desk.everything() == before
+
+
+def test_a_settled_hold_makes_room(desk: Desk) -> None:
+    desk.open_account()
+    first = desk.admitted("t1", concurrent_runs=1)
+    assert isinstance(desk.admit("t2", concurrent_runs=1), Refused)
+    desk.settle(first, tokens=10)
+    assert isinstance(desk.admit("t2", concurrent_runs=1), Admitted)
+
+
+@pytest.mark.parametrize(("late_ms", "alive"), [(WORKER_TTL_MS, True), (WORKER_TTL_MS + 1, False)])
+def test_without_a_live_worker_nothing_is_held(desk: Desk, late_ms: int, alive: bool) -> None:
+    desk.open_account()
+    verdict = desk.admit("t1", now_ms=NOW + late_ms)
+    assert isinstance(verdict, Admitted if alive else NoWorker)
+    assert bool(desk.held) == alive
+
+
+def test_settling_counts_the_tokens_once(desk: Desk) -> None:
+    desk.open_account(used=1000)
+    held = desk.admitted("t1")
+    assert desk.settle(held, tokens=30) == 1
+    assert desk.settle(held, tokens=30) == 0
+    assert desk.account["used"] == "1030"
+    assert desk.held == {}
+
+
+def test_settling_an_unknown_hold_changes_nothing(desk: Desk) -> None:
+    desk.open_account(used=5)
+    desk.admitted("t1")
+    before = desk.everything()
+    assert desk.settle(uuid4(), tokens=30) == 0
+    assert desk.everything() == before
+
+
+def test_settling_without_an_account_does_not_invent_one(desk: Desk) -> None:
+    assert desk.settle(uuid4(), tokens=30) == 0
+    assert desk.account == {}
+
+
+def test_releasing_gives_back_and_counts_nothing(desk: Desk) -> None:
+    desk.open_account(used=5)
+    desk.settle(desk.admitted("t1"), tokens=0)
+    assert (desk.account["used"], desk.held) == ("5", {})
+
+
+def test_a_user_is_a_holder_until_the_last_hold_is_settled(desk: Desk) -> None:
+    desk.open_account()
+    first, second = desk.admitted("t1"), desk.admitted("t2")
+    desk.settle(first, tokens=0)
+    assert desk.is_holder
+    desk.settle(second, tokens=0)
+    assert not desk.is_holder
+
+
+def test_a_load_replaces_what_an_older_generation_held(desk: Desk) -> None:
+    desk.open_account(generation=1, used=1)
+    desk.admitted("gone")
+    live = LiveReservation(admission_id=uuid4(), turn="kept", base_epoch=3, tokens=70)
+    assert desk.open_account(generation=2, used=50, live=[live]) == 1
+    assert desk.account == {"gen": "2", "used": "50"}
+    assert desk.held == {str(live.admission_id): f"kept|3|70|1|{NOW}"}
+    assert desk.is_holder
+    assert desk.admitted("kept", base_epoch=3) == live.admission_id
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+def test_a_late_load_of_no_newer_generation_changes_nothing(desk: Desk, generation: int) -> None:
+    desk.open_account(generation=2, used=50)
+    desk.admitted("t1")
+    before = desk.everything()
+    assert desk.open_account(generation=generation, used=0) == 0
+    assert desk.everything() == before
+
+
+def test_a_load_without_holds_leaves_no_holder(desk: Desk) -> None:
+    desk.open_account(generation=1)
+    desk.admitted("t1")
+    desk.open_account(generation=2)
+    assert (desk.held, desk.is_holder) == ({}, False)
+
+
+def test_a_reply_that_admission_does_not_know_is_an_error() -> None:
+    with pytest.raises(ValueError, match="perhaps"):
+        admission.read_verdict(["perhaps"])
