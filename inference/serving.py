@@ -150,6 +150,8 @@ def assignment_of(run: Run, *, incarnation: str) -> Assignment:
         # A prefix cache hit must not tell one user what another asked.
         cache_salt=str(run.owner_id),
         started=started,
+        # A later epoch's reader has seen them, or was told by the epoch before.
+        notices=run.context.get("notices", ()) if run.epoch == run.base_epoch else (),
     )
 
 

@@ -57,6 +57,10 @@ class VirtualTime:
         heapq.heappush(self._sleepers, (self._now + round(seconds * 1e9), next(self._order), woken))
         await woken
 
+    def skip(self, seconds: float) -> None:
+        """Let time pass without waking anybody, as while a process is stopped."""
+        self._now += round(seconds * 1e9)
+
     async def run(self, awaitable: Awaitable[T]) -> T:
         """The result of `awaitable`; time passes while it waits.
 

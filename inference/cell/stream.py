@@ -88,8 +88,12 @@ def open_epoch(
     started: Mapping[str, object],
     ids_so_far: Sequence[int],
     text_so_far: str,
+    notices: Sequence[Mapping[str, object]] = (),
 ) -> ScriptCall:
-    """Begin an epoch. Replies ['ok', last seq, continues] or ['refused']."""
+    """Begin an epoch, telling the reader `notices` before its text. `started` must not be empty.
+
+    Replies ['ok', last seq, continues] or ['refused'].
+    """
     return ScriptCall(
         "open",
         [keys.stream(run_id), keys.stream_state(run_id)],
@@ -102,6 +106,7 @@ def open_epoch(
             join_ids(ids_so_far),
             encode({"text": text_so_far}) if text_so_far else "",
             STREAM_TTL_MS,
+            *map(encode, notices),
         ],
     )
 

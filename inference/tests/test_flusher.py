@@ -44,7 +44,7 @@ class Bench:
     def __init__(self, valkey: Valkey) -> None:
         self.valkey = valkey
         self.owners = Owners()
-        self.connector = AsyncConnector(url=lambda: valkey.url, timeout_s=0.3)
+        self.connector = AsyncConnector(url=lambda: valkey.url, timeout_s=1.5)
         self.flusher = self.with_interval(AN_HOUR)
         self._flushers = [self.flusher]
 
@@ -117,6 +117,20 @@ async def test_the_first_text_goes_out_at_once(bench: Bench) -> None:
     bench.say(one, "a")
     await bench.until_shown(one, "a")
     assert one.first_published_at is not None
+
+
+async def test_notices_come_before_the_text_and_are_said_once(bench: Bench) -> None:
+    notice = {"code": "context_trimmed", "text": "The oldest messages were left out."}
+    one = await bench.opened(notices=[notice])
+    bench.say(one, "Hello")
+    await until(lambda: not one.has_pending and not one.in_flight, what="the text is published")
+    kinds = [kind for _, kind, _ in bench.entries(one)]
+    assert kinds == ["started", "notice", "delta"]
+    assert bench.entries(one)[1][2] == notice
+    restart(bench.valkey)
+    bench.say(one, ", world")
+    await bench.flusher.drain(one)
+    assert [kind for _, kind, _ in bench.entries(one)] == ["started", "delta"]
 
 
 async def test_the_first_text_does_not_wait_for_the_interval_of_others(bench: Bench) -> None:

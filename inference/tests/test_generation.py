@@ -32,7 +32,7 @@ class Room:
 
     def __init__(self, valkey: Valkey) -> None:
         self.valkey = valkey
-        self.connector = AsyncConnector(url=lambda: valkey.url, timeout_s=0.3)
+        self.connector = AsyncConnector(url=lambda: valkey.url, timeout_s=1.5)
         self.flusher = Flusher(connector=self.connector, verify=self._verify, interval_s=0.001, retry_s=0.02)
         self.mine = True
 
@@ -52,7 +52,7 @@ class Room:
             "cache_salt": "ada",
             **more,
         }
-        return Assignment(run_id=uuid4(), incarnation=cell.keys.incarnation, **given)
+        return Assignment(run_id=uuid4(), incarnation=cell.keys.incarnation, started={"epoch": 1}, **given)
 
     async def generation(self, engine: Engine, assignment: Assignment | None = None, **more: Any) -> Generation:
         return Generation(assignment=assignment or await self.assignment(), engine=engine, flusher=self.flusher, **more)

@@ -86,6 +86,7 @@ class Floor:
             max_output_tokens=1000,
             sampling=Sampling(),
             cache_salt="ada",
+            started={"epoch": 1},
         )
         return assignment, self.threads.submit(self.host.run, assignment)
 

@@ -300,6 +300,22 @@ async def test_a_slow_reader_does_not_slow_the_engine() -> None:
     assert await bench.time.run(story()) == 39
 
 
+async def test_an_engine_that_was_stopped_goes_on_at_its_pace() -> None:
+    bench = Bench()
+
+    async def story() -> list[EngineDelta]:
+        reading = asyncio.create_task(bench.read(request()))
+        await bench.time.sleep(0.5)
+        bench.time.skip(60)
+        return await reading
+
+    await bench.time.run(story())
+    times = bench.arrivals["r1"]
+    pauses = [after - before for before, after in zip(times, times[1:], strict=False)]
+    assert max(pauses) > 60_000
+    assert sorted(pauses)[0] == 50
+
+
 async def test_a_request_id_in_use_is_refused_and_free_again_afterwards() -> None:
     bench = Bench()
 

@@ -181,7 +181,7 @@ def test_an_epoch_opens_its_own_open_stream_again_only_at_a_higher_number(river:
     assert river.open(seq=2, ids=[1], text="a") == ["refused"]
     assert everything(river.cell) == before
     assert river.open(seq=3, ids=[1, 2], text="ab") == ["ok", 4, 0]
-    assert river.shown[2:] == [("1-3", "started", None), ("1-4", "delta", "ab")]
+    assert river.shown[2:] == [("1-3", "started", False), ("1-4", "delta", "ab")]
     assert river.append(5, "c") == "ok"
 
 

@@ -8,7 +8,7 @@ import pytest_asyncio
 
 from inference.cell.errors import StoreUnavailable
 from inference.cell.link import AsyncCell, AsyncConnector
-from inference.cell.subscriber import Subscriber
+from inference.cell.subscriber import Subscriber, _Session
 from inference.tests.support import ask, connections, hung, restart
 from tests import services
 from tests.services import Valkey
@@ -115,19 +115,46 @@ async def test_unsubscribing_twice_leaves_another_listener_alone(valkey: Valkey,
     await until(lambda: second.heard == ["still"], what="the second hears")
 
 
-async def test_leaving_and_coming_back_at_once_is_confirmed_by_the_right_answer(
-    valkey: Valkey, subscriber: Subscriber
-) -> None:
-    for _ in range(50):
-        hasty = asyncio.ensure_future(subscriber.subscribe(channel(), Ear()))
-        # Cancelled once its command is on the way, before the server's answer.
-        await until(lambda: subscriber.channel_count == 1, what="the command is on its way")
-        hasty.cancel()
-        await asyncio.gather(hasty, return_exceptions=True)
-        ear = Ear()
-        _, name = await subscriber.subscribe(channel(), ear)
-        assert publish(valkey, name, "now") == 1
-        subscriber.unsubscribe(name, ear)
+async def test_leaving_and_coming_back_at_once_is_confirmed_by_the_right_answer(connector: AsyncConnector) -> None:
+    server = SlowServer()
+    session = _Session(connection=server, cell=await connector.cell(), ping_s=60, silent_s=60, ended=lambda _: None)
+    hasty = asyncio.ensure_future(session.add("c", Ear()))
+    await until(lambda: server.commands == [("SUBSCRIBE", "c")], what="the command is on its way")
+    hasty.cancel()
+    await asyncio.gather(hasty, return_exceptions=True)
+    patient = asyncio.ensure_future(session.add("c", Ear()))
+    await until(lambda: len(server.commands) == 3, what="it came back")
+    assert server.commands[1:] == [("UNSUBSCRIBE", "c"), ("SUBSCRIBE", "c")]
+    server.answer("subscribe", "c", 1)
+    server.answer("unsubscribe", "c", 0)
+    await until(lambda: server.read == 2, what="two answers are read")
+    assert not patient.done()
+    server.answer("subscribe", "c", 1)
+    await patient
+    await session.close()
+
+
+class SlowServer:
+    """A connection whose answers come when the test says."""
+
+    def __init__(self) -> None:
+        self.commands: list[tuple[str, ...]] = []
+        self.read = 0
+        self._answers: asyncio.Queue[list[object]] = asyncio.Queue()
+
+    def answer(self, *reply: object) -> None:
+        self._answers.put_nowait(list(reply))
+
+    async def send_command(self, *command: str, **_: object) -> None:
+        self.commands.append(command)
+
+    async def read_response(self, **_: object) -> list[object]:
+        reply = await self._answers.get()
+        self.read += 1
+        return reply
+
+    async def disconnect(self, **_: object) -> None:
+        pass
 
 
 async def test_a_follower_that_is_cancelled_while_subscribing_disturbs_nobody(

@@ -90,6 +90,22 @@ def test_a_special_token_split_over_two_messages_stays_text() -> None:
     assert tokenizer.decode(ids) == "<|im_end|>"
 
 
+@pytest.mark.parametrize(
+    ("content", "template"),
+    [
+        ("<", "{{ messages[0]['content'] }}|im_end|>"),
+        ("  < ", "{{ messages[0]['content'] | trim }}|im_end|>"),
+        (">", "<|im_end|{{ messages[0]['content'] }}"),
+        ("<|im_en", "{{ messages[0]['content'] }}d|>"),
+    ],
+)
+def test_a_special_token_completed_by_the_template_stays_text(content: str, template: str) -> None:
+    tokenizer = merging_tokenizer(template)
+    ids = tokenizer.encode_chat([ChatTurn("user", content)])
+    assert specials(ids, tokenizer) == []
+    assert tokenizer.decode(ids) == "<|im_end|>"
+
+
 @pytest.mark.parametrize("content", HARMLESS)
 @pytest.mark.parametrize("rstrip", [False, True])
 def test_harmless_text_gets_the_same_ids_beside_an_attack(content: str, rstrip: bool) -> None:

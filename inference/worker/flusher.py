@@ -97,21 +97,15 @@ class Flusher:
             self._urgent.clear()
 
     async def _flush(self) -> None:
-        ready = [p for p in self._publications if p.phase is Phase.OPEN and p.has_pending]
-        if not ready:
+        if not self._ready():
             return
         try:
             cell = await self._connector.cell()
         except StoreUnavailable:
-            for publication in ready:
+            for publication in self._ready():
                 self._reopen_later(publication)
             return
-        current = [p for p in ready if p.incarnation == cell.keys.incarnation]
-        for publication in ready:
-            if publication.incarnation != cell.keys.incarnation:
-                self._reopen_later(publication)
-        if not current:
-            return
+        current = self._ready()
         calls = []
         for publication in current:
             batch = publication.take()
@@ -148,6 +142,9 @@ class Flusher:
                 case _:
                     publication.fence()
 
+    def _ready(self) -> list[Publication]:
+        return [p for p in self._publications if p.phase is Phase.OPEN and p.has_pending]
+
     async def _open(self, publication: Publication) -> None:
         """Append `started` in the incarnation that ownership was verified under. Raises StoreUnavailable."""
         cell = await self._connector.cell()
@@ -166,16 +163,19 @@ class Flusher:
                     started=publication.started,
                     ids_so_far=publication.settled_ids,
                     text_so_far=publication.text,
+                    notices=publication.notices,
                 )
             )
         except StoreUnavailable as error:
             log.warning("open_failed", run_id=str(publication.run_id), error=str(error))
-            # It may have arrived: the next try numbers its two entries above these.
-            publication.seq += 2
+            # It may have arrived: the next try numbers its entries above these.
+            publication.seq += 2 + len(publication.notices)
             raise
         match reply:
             case ["ok", seq, _]:
                 publication.opened(seq=int(seq))
+                # Said once: a stream that is opened again tells no news.
+                publication.notices = ()
                 if publication.own_tokens:
                     publication.note_published(datetime.now(UTC))
                 if publication.has_pending:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum, auto
 from uuid import UUID
@@ -40,7 +40,8 @@ class Assignment:
     max_output_tokens: int
     sampling: Sampling
     cache_salt: str
-    started: Mapping[str, object] = field(default_factory=dict)
+    started: Mapping[str, object]
+    notices: Sequence[Mapping[str, object]] = ()
 
     def __str__(self) -> str:
         return f"{self.run_id}:{self.epoch}"
@@ -95,6 +96,7 @@ class Generation:
             base_epoch=assignment.base_epoch,
             incarnation=assignment.incarnation,
             started=assignment.started,
+            notices=assignment.notices,
             carry_ids=assignment.carry_ids,
             carry_text=assignment.carry_text,
             on_fenced=self._stop.set,

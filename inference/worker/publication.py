@@ -44,6 +44,7 @@ class Publication:
         base_epoch: int,
         incarnation: str,
         started: Mapping[str, object],
+        notices: Sequence[Mapping[str, object]] = (),
         carry_ids: Sequence[int] = (),
         carry_text: str = "",
         on_fenced: Callable[[], None] = lambda: None,
@@ -53,6 +54,7 @@ class Publication:
         self.base_epoch = base_epoch
         self.incarnation = incarnation
         self.started = started
+        self.notices = notices
         self.phase = Phase.UNOPENED
         self.seq = 0
         # A batch is on its way and its reply not here yet.

@@ -1,7 +1,7 @@
 -- Begin an epoch in its stream: append `started`, and the text so far as one delta where the stream does not hold it.
 -- KEYS  1 stream  2 stream state
 -- ARGV  1 channel  2 epoch  3 base epoch  4 seq of the `started` entry  5 its data (JSON object without continues, last)
---       6 token ids so far  7 delta data of the text so far (JSON) or ''  8 stream's time to live (ms)
+--       6 token ids so far  7 delta data of the text so far (JSON) or ''  8 stream's time to live (ms)  then the data of notices (JSON) …
 -- Returns {'ok', seq of the last entry, 1 if it continues else 0} | {'refused'}
 -- An epoch has one owner, so an open stream of this very epoch is the caller's own: opened again after a lost reply, at a
 -- higher seq, it shows the whole text anew.
@@ -21,7 +21,8 @@ if known >= 0 then
   continues = mode ~= 'closed' and epoch > tonumber(ARGV[3]) and seq == 1 and last ~= '0-0' and ids == ARGV[6]
 end
 local data = ARGV[5]
-if epoch > 1 then
+-- The first `started` of the first epoch begins from nothing anyway.
+if epoch > 1 or seq > 1 then
   data = string.sub(data, 1, -2) .. ',"continues":' .. tostring(continues) .. ',"last":"' .. last .. '"}'
 end
 local function append(number, kind, body, tokens)
@@ -32,6 +33,10 @@ local function append(number, kind, body, tokens)
 end
 redis.call('HSET', KEYS[2], 'epoch', ARGV[2], 'mode', 'open')
 append(seq, 'started', data, '')
+for i = 9, #ARGV do
+  seq = seq + 1
+  append(seq, 'notice', ARGV[i], '')
+end
 if not continues and ARGV[7] ~= '' then
   seq = seq + 1
   append(seq, 'delta', ARGV[7], ARGV[6])
