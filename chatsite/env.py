@@ -32,6 +32,7 @@ class Environment:
     csrf_trusted_origins: tuple[str, ...]
     behind_tls_proxy: bool
     hsts_seconds: int
+    hsts_subdomains: bool
     database_url: str | None = field(repr=False)
     state_dir: Path
     host: str
@@ -51,7 +52,8 @@ def read() -> Environment:
         allowed_hosts=_items("ALLOWED_HOSTS"),
         csrf_trusted_origins=_items("CSRF_TRUSTED_ORIGINS"),
         behind_tls_proxy=_boolean("BEHIND_TLS_PROXY", default=False),
-        hsts_seconds=_integer("HSTS_SECONDS", default=31_536_000, low=0, high=2**31 - 1),
+        hsts_seconds=_integer("HSTS_SECONDS", default=3600, low=0, high=2**31 - 1),
+        hsts_subdomains=_boolean("HSTS_SUBDOMAINS", default=True),
         database_url=_text("DATABASE_URL"),
         state_dir=state_dir,
         host=_text("HOST") or "127.0.0.1",

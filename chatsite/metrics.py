@@ -6,7 +6,7 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
@@ -19,6 +19,8 @@ _GAUGES = {
     "running": "Sequences that the pool's engines are working on, as they report it.",
     "waiting": "Sequences that wait inside the pool's engines, as they report it.",
     "kv_usage": "Share of the KV cache in use on the pool's fullest worker, 0 to 1.",
+    # No counter: it falls when a worker leaves.
+    "output_tokens": "Tokens that the workers alive now have produced since they started.",
 }
 
 
@@ -32,14 +34,6 @@ class PoolCollector(Collector):
             for gauges in pools:
                 gauge.add_metric([gauges.pool], getattr(gauges, attribute))
             yield gauge
-        produced = CounterMetricFamily(
-            "chatsite_pool_output_tokens",
-            "Tokens that the pool's live workers have produced.",
-            labels=["pool"],
-        )
-        for gauges in pools:
-            produced.add_metric([gauges.pool], gauges.output_tokens)
-        yield produced
 
 
 @never_cache

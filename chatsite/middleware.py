@@ -1,6 +1,7 @@
 """What happens to every request before a view: its id, static files."""
 
 import re
+import time
 from collections.abc import Callable
 
 import structlog
@@ -10,12 +11,20 @@ from whitenoise.middleware import WhiteNoiseMiddleware
 from whitenoise.responders import StaticFile
 
 HEADER = "X-Request-ID"
+# Asked every second or so by machines.
+UNLOGGED = frozenset({"healthz", "readyz", "metrics"})
 # Short and plain, so that a client's own id cannot forge or flood a log line.
 _SANE = re.compile(r"[A-Za-z0-9._-]{8,64}", re.ASCII)
 
 
+log = structlog.get_logger(__name__)
+
+
 class RequestIds:
-    """Takes a sane X-Request-ID or makes one, binds it to the log context, and returns it."""
+    """Takes a sane X-Request-ID or makes one, binds it to the log context, returns it, and logs the request.
+
+    The line names the route, not the address: ids and cursors are nobody's business, and their number has no end.
+    """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
@@ -24,8 +33,18 @@ class RequestIds:
         offered = request.headers.get(HEADER, "")
         request_id = offered if _SANE.fullmatch(offered) else str(uuid7())
         request.request_id = request_id  # type: ignore[attr-defined]
+        began = time.monotonic()
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             response = self.get_response(request)
+            route = request.resolver_match.route if request.resolver_match else None
+            if route not in UNLOGGED:
+                log.info(
+                    "request",
+                    method=request.method,
+                    route=route,
+                    status=response.status_code,
+                    ms=round((time.monotonic() - began) * 1000, 1),
+                )
         response.headers[HEADER] = request_id
         return response
 

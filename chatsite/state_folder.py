@@ -28,10 +28,9 @@ class StateFolder:
         self._secret_key = path / "secret_key"
 
     def prepare(self) -> None:
-        """Make the folders. What lies in `run` and `valkey` is this user's business alone."""
-        for folder in (self.path, self.logs):
-            folder.mkdir(parents=True, exist_ok=True)
-        for folder in (self._lock.parent, self.valkey):
+        """Make the folders, for this user alone: the database holds everybody's chats and sessions."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (self.logs, self._lock.parent, self.valkey):
             folder.mkdir(mode=0o700, exist_ok=True)
 
     def lock(self, *, owner: str) -> int:

@@ -61,7 +61,9 @@ class Installation:
 
     def run(self) -> None:
         """Do what is still to be done, one process at a time. Raises SetupFailed."""
-        self.log.parent.mkdir(parents=True, exist_ok=True)
+        # For this user alone: chats and sessions will lie in it.
+        self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.log.parent.mkdir(exist_ok=True)
         with (self.state / "setup.lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -9,7 +9,6 @@ from uuid import uuid4
 import httpx
 
 Json = dict[str, Any]
-TERMINAL = frozenset({"completed", "cancelled", "interrupted", "failed", "reset_required"})
 
 
 @dataclass(frozen=True, slots=True)

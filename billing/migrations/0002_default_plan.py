@@ -6,7 +6,7 @@ from django.db import migrations
 
 def add(apps, schema_editor):
     plan = apps.get_model("billing", "Plan")
-    plan.objects.create(id=uuid_utils.compat.uuid7(), slug="free", name="Free", is_default=True, concurrent_runs=32)
+    plan.objects.create(id=uuid_utils.compat.uuid7(), slug="free", name="Free", is_default=True, concurrent_runs=20)
 
 
 class Migration(migrations.Migration):

@@ -16,8 +16,9 @@ SECURE_SSL_REDIRECT = True
 # Probes and scrapers come from inside, over plain HTTP.
 SECURE_REDIRECT_EXEMPT = [r"^(healthz|readyz|metrics)$"]
 SECURE_HSTS_SECONDS = environment.hsts_seconds
-SECURE_HSTS_INCLUDE_SUBDOMAINS = True
-SECURE_HSTS_PRELOAD = True
+# An hour, not a year, until the operator is sure: a browser cannot be told to forget it.
+SECURE_HSTS_INCLUDE_SUBDOMAINS = environment.hsts_subdomains
+SECURE_HSTS_PRELOAD = environment.hsts_subdomains
 SESSION_COOKIE_SECURE = True
 CSRF_COOKIE_SECURE = True
 if environment.behind_tls_proxy:

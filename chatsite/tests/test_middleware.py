@@ -61,3 +61,17 @@ def test_a_static_file_that_the_browser_has_is_not_sent_again(client: Client) ->
 @pytest.mark.parametrize("path", ["%00", "../manage.py", "%2e%2e/manage.py", "no/such.css", ""])
 def test_what_is_no_static_file_is_not_found(client: Client, path: str) -> None:
     assert client.get(f"/static/{path}").status_code == 404
+
+
+def test_a_request_is_logged_by_its_route_and_never_by_its_address(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        client.get("/api/v1/runs/0190a000-0000-7000-8000-000000000000?secret=1")
+        client.get("/healthz")
+    [line] = [record.getMessage() for record in caplog.records if "api/v1/runs" in record.getMessage()]
+    assert "api/v1/runs/<uuid:run_id>" in line
+    assert "401" in line
+    assert "0190a000" not in caplog.text
+    assert "secret" not in caplog.text
+    assert "healthz" not in caplog.text

@@ -57,7 +57,7 @@ def test_metrics_give_each_pool_the_numbers_of_its_engines(client: Client, monke
     assert samples[("chatsite_pool_waiting", "default")] == 1
     assert samples[("chatsite_pool_workers", "default")] == 2
     assert samples[("chatsite_pool_kv_usage", "default")] == 0.25
-    assert samples[("chatsite_pool_output_tokens_total", "default")] == 900
+    assert samples[("chatsite_pool_output_tokens", "default")] == 900
     assert samples[("chatsite_pool_running", "large")] == 0
 
 

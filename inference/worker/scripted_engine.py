@@ -181,7 +181,8 @@ class ScriptedEngine:
             )
             # From due time to due time, so that the rate is exact; but a process that was stopped goes on at
             # its pace instead of catching up in a burst.
-            due = max(due + interval, self._clock())
+            now = self._clock()
+            due = (due if now - due < interval else now) + interval
         sequence.output.put_nowait(None)
 
     def _prefill_ns(self, sequence: _Sequence) -> int:

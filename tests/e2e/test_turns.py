@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.client import TERMINAL, Api, text_of
+from tests.client import Api, text_of
 from tests.services import wait_for
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
@@ -129,13 +129,20 @@ def test_a_second_send_into_a_busy_chat_names_the_active_run(api: Api) -> None:
 
 
 def test_many_streams_share_one_batch_and_each_gets_its_own_answer(api: Api) -> None:
+    running: list[float] = []
+
     def ask(number: int) -> tuple[str, str]:
         chat = api.new_chat()
-        events = list(api.stream(chat, f"Count upwards from {number}.", max_output_tokens=40))
-        assert events[-1].type in TERMINAL
+        events = []
+        for event in api.stream(chat, f"Count upwards from {number}.", max_output_tokens=40):
+            events.append(event)
+            if event.id == "1-10":
+                running.append(api.gauge("chatsite_pool_running"))
+        assert events[-1].type == "completed"
         return text_of(events), api.messages(chat)[0]["content"]
 
     with ThreadPoolExecutor(max_workers=12) as pool:
         for shown, stored in pool.map(ask, range(100, 112)):
             assert shown == stored
             assert shown
+    assert max(running) > 4
