@@ -22,6 +22,7 @@ class RedisUnknown(ImproperlyConfigured, ConnectionError):
 class Environment:
     """What an operator can set. `None` and empty tuples stand for unset.
 
+    `worker_slots` is how many answers this machine's worker generates at once; 0 starts no worker here.
     `hsts_seconds` is in seconds; `model` is a directory or a Hugging Face name; `log_format` "auto" leaves
     the choice to the settings module.
     """
@@ -39,6 +40,7 @@ class Environment:
     port: int
     model: str
     engine: str
+    worker_slots: int
     log_format: str
     log_level: str
 
@@ -60,6 +62,7 @@ def read() -> Environment:
         port=_integer("PORT", default=8000, low=1, high=65_535),
         model=_text("MODEL") or str(state_dir / "models" / "smollm2-135m-instruct"),
         engine=_choice("ENGINE", default="vllm", among=ENGINES),
+        worker_slots=_integer("WORKER_SLOTS", default=64, low=0, high=4096),
         log_format=_choice("LOG_FORMAT", default="auto", among=LOG_FORMATS),
         log_level=_choice("LOG_LEVEL", default="INFO", among=LOG_LEVELS),
     )

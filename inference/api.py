@@ -11,7 +11,7 @@ from django.db.models import QuerySet
 
 from billing.contracts import Limits
 from inference import admission, publishing, runs, store, tickets, tokenization
-from inference.cell import queue, workers
+from inference.cell import workers
 from inference.cell.errors import StoreUnavailable
 from inference.cell.hub import RunState, StreamHub
 from inference.cell.link import Cell
@@ -33,6 +33,11 @@ def pools_for(*, user_id: UUID) -> list[PoolInfo]:
 def pool_for(*, user_id: UUID, slug: str | None) -> PoolInfo:
     """One pool that the user may send to; the default one without a slug. Raises PoolNotFound."""
     return _pool_info(_open_pool(slug))
+
+
+def default_pool_slug() -> str:
+    """The pool of whoever names none. Raises PoolNotFound."""
+    return _open_pool(None).slug
 
 
 @lru_cache(maxsize=8)
@@ -271,16 +276,11 @@ def _owned(*, owner_id: UUID, run_id: UUID) -> Run:
 
 
 def _cancel_waiting(run: Run, *, now: datetime) -> bool:
-    cancelled = runs.cancel_queued(run_id=run.id, now=now)
-    if cancelled is None:
+    ended = runs.cancel_queued(run_id=run.id, now=now)
+    if ended is None:
         return False
-    ended, text = cancelled
-    try:
-        cell = store.connector().cell()
-        cell.call(queue.dequeue(cell.keys, pool=run.pool.slug, run=queue.Ticketed(run_id=ended.id, epoch=ended.epoch)))
-    except StoreUnavailable as error:
-        log.warning("dequeue_failed", run_id=str(run.id), error=str(error))
-    publishing.announce_end(ended, text=text)
+    publishing.dequeue(ended.run)
+    publishing.announce_end(ended.run, text=ended.text)
     return True
 
 

@@ -41,6 +41,7 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         "PORT": "9000",
         "MODEL": "org/model",
         "ENGINE": "scripted",
+        "WORKER_SLOTS": "8",
         "LOG_FORMAT": "json",
         "LOG_LEVEL": "DEBUG",
     }
@@ -60,6 +61,7 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         port=9000,
         model="org/model",
         engine="scripted",
+        worker_slots=8,
         log_format="json",
         log_level="DEBUG",
     )
@@ -81,6 +83,7 @@ def test_a_variable_set_to_nothing_counts_as_unset(monkeypatch: pytest.MonkeyPat
         ("PORT", "-1"),
         ("PORT", "８０"),
         ("HSTS_SECONDS", "1.5"),
+        ("WORKER_SLOTS", "many"),
         ("ENGINE", "gpt"),
         ("LOG_FORMAT", "xml"),
         ("LOG_LEVEL", "loud"),

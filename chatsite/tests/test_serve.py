@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 import redis
-from django.core.exceptions import ImproperlyConfigured
+from django.apps import apps
 from django.core.management import CommandError, call_command
 
 from chatsite import env, processes, readiness
 from chatsite.embedded_valkey import EmbeddedValkey
 from chatsite.management.commands import serve
 from chatsite.state_folder import AlreadyRunning, StateFolder
+from chatsite.supervisor import Program
 from tests.services import Valkey, wait_for
 
 
@@ -84,35 +85,42 @@ def test_a_given_secret_key_is_left_alone(folder: StateFolder, monkeypatch: pyte
     assert not (folder.path / "secret_key").exists()
 
 
-def test_valkey_starts_first_and_stops_last(folder: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WORKER_SLOTS", raising=False)
-    programs = serve.programs(host="127.0.0.1", port=8000, valkey=EmbeddedValkey(folder=folder))
+def programs_of(*, valkey: EmbeddedValkey | None = None, slots: int = 64, pool: str = "default") -> list[Program]:
+    return serve.programs(host="127.0.0.1", port=8000, valkey=valkey, slots=slots, pool=pool)
+
+
+def test_valkey_starts_first_and_stops_last(folder: StateFolder) -> None:
+    programs = programs_of(valkey=EmbeddedValkey(folder=folder))
     assert [program.name for program in programs] == ["valkey", "web", "worker", "jobs", "beat"]
     stages = {program.name: program.stop_stage for program in programs}
     assert stages["web"] < stages["worker"] == stages["jobs"] == stages["beat"] < stages["valkey"]
 
 
 def test_a_redis_of_ones_own_replaces_valkey() -> None:
-    assert "valkey" not in [p.name for p in serve.programs(host="127.0.0.1", port=8000, valkey=None)]
+    assert "valkey" not in [program.name for program in programs_of()]
 
 
-def test_worker_slots_set_the_workers_concurrency(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORKER_SLOTS", "7")
-    (worker,) = (p for p in serve.programs(host="127.0.0.1", port=8000, valkey=None) if p.name == "worker")
+def test_the_worker_serves_its_pool_with_its_slots() -> None:
+    (worker,) = (program for program in programs_of(slots=7, pool="large") if program.name == "worker")
     assert worker.command[worker.command.index("--concurrency") + 1] == "7"
+    assert worker.command[worker.command.index("--queues") + 1] == "pool.large"
 
 
-def test_no_worker_slots_is_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORKER_SLOTS", "0")
-    names = [program.name for program in serve.programs(host="127.0.0.1", port=8000, valkey=None)]
-    assert names == ["web", "jobs", "beat"]
+@pytest.mark.django_db
+def test_the_default_pool_is_the_one_that_is_served() -> None:
+    assert serve.default_pool() == "default"
 
 
-@pytest.mark.parametrize("text", ["-1", "many", "1.5", "99999"])
-def test_worker_slots_that_are_no_sane_number_are_refused_by_name(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setenv("WORKER_SLOTS", text)
-    with pytest.raises(ImproperlyConfigured, match="WORKER_SLOTS"):
-        serve.worker_slots()
+@pytest.mark.django_db
+def test_a_database_without_a_default_pool_is_said_so() -> None:
+    ModelPool = apps.get_model("inference", "ModelPool")
+    ModelPool.objects.update(is_default=False)
+    with pytest.raises(CommandError, match="no default pool"):
+        serve.default_pool()
+
+
+def test_no_worker_slots_is_no_worker() -> None:
+    assert [program.name for program in programs_of(slots=0)] == ["web", "jobs", "beat"]
 
 
 def test_a_taken_port_is_refused_with_another_to_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,18 +8,19 @@ from argparse import ArgumentParser
 from typing import Any
 
 from django.conf import settings
-from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError, connection
 
 from chatsite import env, processes, readiness
 from chatsite.embedded_valkey import EmbeddedValkey, ValkeyDoesNotAnswer
 from chatsite.process_output import Console
 from chatsite.state_folder import AlreadyRunning, StateFolder
 from chatsite.supervisor import CannotStart, Program, Supervisor
+from inference import api as inference
+from inference.errors import PoolNotFound
 
 POLL_S = 0.5
 PROGRESS_EVERY_S = 5.0
-DEFAULT_SLOTS = 64
 
 
 class Command(BaseCommand):
@@ -46,14 +47,27 @@ class Command(BaseCommand):
         if (taken := processes.can_bind(host=host, port=port)) is not None:
             raise CommandError(port_refused(host=host, port=port, error=taken))
         valkey = None if os.environ.get("REDIS_URL", "").strip() else EmbeddedValkey(folder=folder)
+        pool = default_pool()
+        # This process outlives every restart of the database's server.
+        connection.close()
         os.environ.update(child_environment(folder=folder, valkey=valkey))
         try:
-            asyncio.run(serve(host=host, port=port, folder=folder, valkey=valkey))
+            asyncio.run(
+                serve(host=host, port=port, folder=folder, valkey=valkey, slots=environment.worker_slots, pool=pool)
+            )
         except (CannotStart, ValkeyDoesNotAnswer) as error:
             raise CommandError(f"Chatsite could not start: {error}") from None
         finally:
             if valkey is not None:
                 valkey.forget()
+
+
+def default_pool() -> str:
+    """The slug of the pool that this machine's worker serves. Raises CommandError when the database does not tell."""
+    try:
+        return inference.default_pool_slug()
+    except (DatabaseError, PoolNotFound) as error:
+        raise CommandError(f"The database names no default pool ({error}). Is it reachable, and migrated?") from None
 
 
 def child_environment(*, folder: StateFolder, valkey: EmbeddedValkey | None) -> dict[str, str]:
@@ -66,18 +80,20 @@ def child_environment(*, folder: StateFolder, valkey: EmbeddedValkey | None) -> 
     return environment
 
 
-async def serve(*, host: str, port: int, folder: StateFolder, valkey: EmbeddedValkey | None) -> None:
+async def serve(
+    *, host: str, port: int, folder: StateFolder, valkey: EmbeddedValkey | None, slots: int, pool: str
+) -> None:
     """Run everything until a signal, saying once when the first message can be answered."""
     console = Console()
     supervisor = Supervisor(
-        programs=programs(host=host, port=port, valkey=valkey),
+        programs=programs(host=host, port=port, valkey=valkey, slots=slots, pool=pool),
         folder=env.BASE_DIR,
         log_dir=folder.logs,
         console=console,
     )
 
     async def announce() -> None:
-        await until_ready(host=host, port=port, console=console)
+        await until_ready(host=host, port=port, console=console, worker_here=slots > 0)
         supervisor.mark_ready()
         console.say(f"ready: {url(host=host, port=port)} (Ctrl-C stops it; logs: {folder.logs})")
 
@@ -85,7 +101,7 @@ async def serve(*, host: str, port: int, folder: StateFolder, valkey: EmbeddedVa
     console.say("stopped")
 
 
-def programs(*, host: str, port: int, valkey: EmbeddedValkey | None) -> list[Program]:
+def programs(*, host: str, port: int, valkey: EmbeddedValkey | None, slots: int, pool: str) -> list[Program]:
     """The site's processes in starting order."""
     python = [sys.executable, "-m"]
     # As root, Celery warns at length of pickled tasks. Only JSON is accepted here.
@@ -94,7 +110,7 @@ def programs(*, host: str, port: int, valkey: EmbeddedValkey | None) -> list[Pro
     # Workers need not know of each other: no gossip.
     worker = [*celery, "worker", "--pool=threads", "--without-gossip", "--without-mingle"]
     listen = ["--bind", host, "--port", str(port)]
-    generating = ["--concurrency", str(worker_slots()), "--queues", "pool.default", "--hostname", "worker@%h"]
+    generating = ["--concurrency", str(slots), "--queues", f"pool.{pool}", "--hostname", "worker@%h"]
     found = [
         # Cuts its streams when it stops; browsers reconnect and go on where they were.
         Program(name="web", command=[*python, "daphne", "--verbosity", "0", *listen, "chatsite.asgi:application"]),
@@ -107,7 +123,7 @@ def programs(*, host: str, port: int, valkey: EmbeddedValkey | None) -> list[Pro
         ),
         Program(name="beat", command=[*celery, "beat", "--pidfile="], stop_stage=1),
     ]
-    if worker_slots() == 0:
+    if slots == 0:
         found = [program for program in found if program.name != "worker"]
     if valkey is not None:
         server = Program(name="valkey", command=valkey.prepare(), started=valkey.answers, stop_stage=2)
@@ -115,15 +131,7 @@ def programs(*, host: str, port: int, valkey: EmbeddedValkey | None) -> list[Pro
     return found
 
 
-def worker_slots() -> int:
-    """How many answers this machine's worker generates at once (WORKER_SLOTS); 0 starts no worker here."""
-    text = os.environ.get("WORKER_SLOTS", "").strip() or str(DEFAULT_SLOTS)
-    if not (text.isascii() and text.isdigit() and int(text) <= 4096):
-        raise ImproperlyConfigured(f"WORKER_SLOTS must be a whole number from 0 to 4096, not {text!r}.")
-    return int(text)
-
-
-async def until_ready(*, host: str, port: int, console: Console) -> None:
+async def until_ready(*, host: str, port: int, console: Console, worker_here: bool) -> None:
     """Return when a worker can answer, saying every few seconds what is still awaited."""
     began = said = time.monotonic()
     while True:
@@ -136,7 +144,7 @@ async def until_ready(*, host: str, port: int, console: Console) -> None:
             if answer is None:
                 what = "web is starting"
             elif answer.status == 503:
-                what = "the engine is loading the model" if worker_slots() else "waiting for a worker elsewhere"
+                what = "the engine is loading the model" if worker_here else "waiting for a worker elsewhere"
             else:
                 what = f"/readyz answers {answer.status}"
             console.say(f"{what} … {now - began:.0f} s")
