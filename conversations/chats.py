@@ -4,7 +4,6 @@ import contextlib
 from datetime import datetime
 from uuid import UUID
 
-from django.core.exceptions import ObjectDoesNotExist
 from django.db import transaction
 
 from conversations import limits, selectors
@@ -61,7 +60,7 @@ def delete(*, owner_id: UUID, chat_id: UUID, now: datetime) -> None:
     running = inference.active_run(chat_id=chat.id)
     if running is not None:
         # A run that ends here takes the chat, and itself, along: then there is nothing left to look at.
-        with contextlib.suppress(RunNotFound, ObjectDoesNotExist):
+        with contextlib.suppress(RunNotFound):
             inference.cancel(owner_id=owner_id, run_id=running, now=now)
     purge(chat_id=chat.id)
 

@@ -14,14 +14,14 @@ from django.db import Error, IntegrityError, transaction
 from uuid_utils.compat import uuid7
 
 from billing import api as billing
-from billing.contracts import Limits
 from billing.errors import AccountRebuilt
-from conversations import context, limits, moderation, selectors
+from conversations import limits, moderation, preparation, selectors
 from conversations.contracts import Begun
 from conversations.errors import ChatNotFound, TurnConflict
 from conversations.models import Chat, Message, Turn
+from conversations.preparation import Ready
 from inference import api as inference
-from inference.contracts import Admission, PoolInfo
+from inference.contracts import Admission
 from inference.errors import AdmissionRefused, ChatBusy, ServiceUnavailable
 
 _TRIES = 3
@@ -46,16 +46,6 @@ class _Asked:
     def turn_name(self, chat_id: UUID) -> str:
         """The turn's name in admission: the same for every request of it, before anything is stored."""
         return hashlib.sha256(f"{chat_id}:{self.client_turn_id}".encode()).hexdigest()[:32]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ready:
-    """All that a new turn is stored with. `content_tokens` counts the message alone."""
-
-    pool: PoolInfo
-    prompt: context.Prompt
-    notices: list[dict[str, str]]
-    content_tokens: int
 
 
 class _ChatMoved(Exception):
@@ -105,6 +95,8 @@ def begin(
             generation = error.current
         except _ChatMoved:
             pass
+        except _CommitUncertain as error:
+            raise ServiceUnavailable(reason="the database did not confirm the message", retry_after=1) from error
     raise ServiceUnavailable(reason="the chat or its owner's account keeps changing", retry_after=1)
 
 
@@ -130,10 +122,10 @@ def _begin_new(chat: Chat, asked: _Asked, *, generation: int) -> Begun:
         raise ChatBusy(run_id=busy)
     moderation.check(user_id=chat.owner_id, content=asked.content)
     allowed = billing.limits_for(user_id=chat.owner_id, now=asked.now)
-    ready = _prepare(chat, content=asked.content, pool=pool, output_tokens=output_tokens, allowed=allowed)
+    ready = preparation.prepare(chat, content=asked.content, pool=pool, output_tokens=output_tokens, allowed=allowed)
     held = inference.admit(
         user_id=chat.owner_id,
-        pool=pool.slug,
+        pool=pool,
         turn=asked.turn_name(chat.id),
         prompt_tokens=len(ready.prompt.ids),
         max_output_tokens=ready.prompt.max_output_tokens,
@@ -143,10 +135,13 @@ def _begin_new(chat: Chat, asked: _Asked, *, generation: int) -> Begun:
     )
     try:
         begun = _store(chat, asked, held=held, ready=ready)
-    except (IntegrityError, ChatBusy, ChatNotFound, _ChatMoved):
+    except (IntegrityError, ChatBusy, ChatNotFound, _ChatMoved) as error:
         known = _known(chat, asked, held=held)
         if known is None:
             inference.release(held)
+            if isinstance(error, IntegrityError):
+                # What was in the way is gone already: a run that ended between its refusal and our look.
+                raise _ChatMoved from error
             raise
         return known
     except (AccountRebuilt, _CommitUncertain):
@@ -156,36 +151,11 @@ def _begin_new(chat: Chat, asked: _Asked, *, generation: int) -> Begun:
     except BaseException:
         inference.release(held)
         raise
-    inference.enqueue(run_id=begun.run.id)
+    inference.enqueue(begun.run)
     return begun
 
 
-def _prepare(chat: Chat, *, content: str, pool: PoolInfo, output_tokens: int, allowed: Limits) -> _Ready:
-    """The prompt, and what the reader should be told about it."""
-    wanted = output_tokens
-    if allowed.max_output_tokens is not None:
-        wanted = min(wanted, allowed.max_output_tokens)
-    tokenizer = inference.tokenizer_for(pool)
-    content_tokens = tokenizer.count(content)
-    prompt = context.assemble(
-        system_prompt=pool.system_prompt,
-        history=selectors.history(chat=chat, token_budget=pool.context_window),
-        new=context.PastMessage(seq=chat.last_seq + 1, role="user", content=content, token_count=content_tokens),
-        tokenizer=tokenizer,
-        context_window=pool.context_window,
-        max_output_tokens=wanted,
-        max_prompt_tokens=allowed.max_prompt_tokens,
-    )
-    notices = []
-    if prompt.trimmed:
-        notices.append({"code": "context_trimmed", "text": "The oldest messages of this chat were left out."})
-    if prompt.max_output_tokens < output_tokens:
-        text = f"The answer is limited to {prompt.max_output_tokens:,} tokens."
-        notices.append({"code": "output_capped", "text": text})
-    return _Ready(pool=pool, prompt=prompt, notices=notices, content_tokens=content_tokens)
-
-
-def _store(chat: Chat, asked: _Asked, *, held: Admission, ready: _Ready) -> Begun:
+def _store(chat: Chat, asked: _Asked, *, held: Admission, ready: Ready) -> Begun:
     """Store turn, run and message in one transaction.
 
     Raises IntegrityError for a turn that exists, AccountRebuilt, ChatBusy, ChatNotFound, _ChatMoved, _CommitUncertain.
@@ -204,7 +174,7 @@ def _store(chat: Chat, asked: _Asked, *, held: Admission, ready: _Ready) -> Begu
     return begun
 
 
-def _write(chat: Chat, asked: _Asked, *, held: Admission, ready: _Ready) -> Begun:
+def _write(chat: Chat, asked: _Asked, *, held: Admission, ready: Ready) -> Begun:
     run_id = uuid7()
     turn = Turn.objects.create(
         chat=chat,
@@ -219,7 +189,7 @@ def _write(chat: Chat, asked: _Asked, *, held: Admission, ready: _Ready) -> Begu
         run_id=run_id,
         chat_id=chat.id,
         turn=asked.turn_name(chat.id),
-        pool=ready.pool.slug,
+        pool=ready.pool,
         held=held,
         prompt_ids=ready.prompt.ids,
         max_output_tokens=ready.prompt.max_output_tokens,

@@ -8,7 +8,12 @@ from inference.models import Attempt, ModelPool, Run
 
 @admin.register(ModelPool)
 class ModelPoolAdmin(admin.ModelAdmin[ModelPool]):
+    """A pool's slug names its queue and stands in runs and charges: it stays."""
+
     list_display = ("name", "slug", "model", "is_default", "is_open", "context_window", "max_output_tokens")
+
+    def get_readonly_fields(self, request: HttpRequest, obj: ModelPool | None = None) -> tuple[str, ...]:
+        return ("slug",) if obj else ()
 
 
 class _ReadOnly:

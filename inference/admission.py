@@ -67,7 +67,7 @@ def admit(
                     raise AdmissionRefused(limit=limit, maximum=maximum, retry_after=RETRY_CONCURRENCY_S)
                 case admission.NoWorker():
                     raise ServiceUnavailable(reason="no worker can answer at the moment")
-                case admission.AccountAbsent() if _elected(cell, user_id=user_id):
+                case admission.AccountAbsent() if elected(cell, user_id=user_id):
                     rebuild(cell, user_id=user_id, now=now)
                 case admission.AccountAbsent() | admission.AccountStale():
                     if time.monotonic() > until:
@@ -77,8 +77,8 @@ def admit(
         raise ServiceUnavailable(reason="the service's memory is away") from error
 
 
-def _elected(cell: Cell, *, user_id: UUID) -> bool:
-    """Whether this process is the one to rebuild an absent account.
+def elected(cell: Cell, *, user_id: UUID) -> bool:
+    """Whether this process is the one to rebuild an account, for a second.
 
     Only a courtesy: every rebuild voids the admissions made since the one before, so that a new user's first sends,
     coming all at once, would void each other.
@@ -127,4 +127,4 @@ def settle(*, user_id: UUID, admission_id: UUID) -> None:
 def release(held: Admission) -> None:
     """Give back the hold of a turn that was not accepted. Raises StoreUnavailable."""
     cell = store.connector().cell()
-    cell.call(admission.settle(cell.keys, user_id=held.user_id, admission_id=held.admission_id, tokens=0))
+    cell.call(admission.release(cell.keys, user_id=held.user_id, admission_id=held.admission_id))

@@ -1,8 +1,10 @@
 """Inference as the other apps see it: pools, admission, runs and their event streams."""
 
+import threading
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
+from pathlib import PurePath
 from uuid import UUID
 
 import structlog
@@ -40,15 +42,20 @@ def default_pool_slug() -> str:
     return _open_pool(None).slug
 
 
+# Loading takes a moment, or minutes where a hub is asked: many first sends at once must load once.
+_loading = threading.Lock()
+
+
 @lru_cache(maxsize=8)
-def _load_tokenizer(model: str) -> tokenization.ChatTokenizer:
-    return tokenization.load(model)
+def _load_tokenizer(model: str, revision: str | None) -> tokenization.ChatTokenizer:
+    return tokenization.load(model, revision=revision)
 
 
 def tokenizer_for(pool: PoolInfo) -> tokenization.ChatTokenizer:
     """The pool's tokenizer and chat template, kept in memory. Raises ServiceUnavailable."""
     try:
-        return _load_tokenizer(pool.model)
+        with _loading:
+            return _load_tokenizer(pool.model, pool.revision)
     except tokenization.TokenizerUnavailable as error:
         log.exception("tokenizer_unavailable", pool=pool.slug)
         raise ServiceUnavailable(reason="the pool's model files are not there", retry_after=30) from error
@@ -57,7 +64,7 @@ def tokenizer_for(pool: PoolInfo) -> tokenization.ChatTokenizer:
 def admit(
     *,
     user_id: UUID,
-    pool: str,
+    pool: PoolInfo,
     turn: str,
     prompt_tokens: int,
     max_output_tokens: int,
@@ -66,10 +73,10 @@ def admit(
     min_generation: int = 0,
     base_epoch: int = 1,
 ) -> Admission:
-    """Hold what a turn may use. Raises AdmissionRefused, ServiceUnavailable, PoolNotFound."""
+    """Hold what a turn may use. Raises AdmissionRefused, ServiceUnavailable."""
     return admission.admit(
         user_id=user_id,
-        pool=_open_pool(pool),
+        pool=_row(pool),
         turn=turn,
         base_epoch=base_epoch,
         tokens=prompt_tokens + max_output_tokens,
@@ -92,7 +99,7 @@ def accept_run(
     run_id: UUID,
     chat_id: UUID,
     turn: str,
-    pool: str,
+    pool: PoolInfo,
     held: Admission,
     prompt_ids: Sequence[int],
     max_output_tokens: int,
@@ -103,14 +110,13 @@ def accept_run(
 
     Raises ChatBusy when the chat has an active run; the transaction must then be given up.
     """
-    chosen = _open_pool(pool)
     run = runs.accept(
         run_id=run_id,
         owner_id=held.user_id,
         chat_id=chat_id,
         turn=turn,
-        pool=chosen,
-        model=model_of(chosen),
+        pool=_row(pool),
+        model=pool.label,
         admission_id=held.admission_id,
         prompt_ids=prompt_ids,
         max_output_tokens=max_output_tokens,
@@ -120,11 +126,19 @@ def accept_run(
     return run_info(run)
 
 
-def enqueue(*, run_id: UUID) -> None:
-    """Queue an accepted run and wake a worker; call it after the commit. Never fails: the reaper repeats it."""
-    run = _visible_runs().get(id=run_id)
-    if publishing.enqueue(run):
-        tickets.send(pool=run.pool.slug)
+def enqueue(run: RunInfo) -> None:
+    """Queue a run just accepted and wake a worker; call it after the commit. Never fails: the reaper repeats it."""
+    # The row is not read again: all that the queue needs to know is here, and the epoch is the admission's first.
+    row = Run(
+        id=run.id,
+        owner_id=run.owner_id,
+        pool=ModelPool(slug=run.pool),
+        epoch=run.epoch,
+        base_epoch=run.epoch,
+        admission_id=run.admission_id,
+    )
+    if publishing.enqueue(row):
+        tickets.send(pool=run.pool)
 
 
 def run_for(*, owner_id: UUID, run_id: UUID) -> RunInfo:
@@ -157,7 +171,7 @@ def cancel(*, owner_id: UUID, run_id: UUID, now: datetime) -> RunInfo:
             break
         if not Run.objects.filter(id=run_id, status__in=Run.ACTIVE).exists():
             break
-    return run_info(_visible_runs().get(id=run_id))
+    return run_info(_owned(owner_id=owner_id, run_id=run_id))
 
 
 def run_state(*, run_id: UUID) -> RunState | None:
@@ -211,6 +225,11 @@ def _reports(cell: Cell, *, pool: str) -> list[workers.Report]:
     return cell.run(lambda client: workers.alive(client, cell.keys, pool=pool, now_ms=store.now_ms()))
 
 
+def model_label(model: str) -> str:
+    """What the outside is told of a model: of a folder its name, not where it lies."""
+    return PurePath(model).name if model.startswith(("/", ".", "~")) else model
+
+
 def model_of(pool: ModelPool) -> str:
     """Folder or Hugging Face name of the weights that a pool serves."""
     return pool.model or str(settings.MODEL)
@@ -245,15 +264,23 @@ def run_info(run: Run) -> RunInfo:
 
 def _pool_info(pool: ModelPool) -> PoolInfo:
     return PoolInfo(
+        id=pool.id,
         slug=pool.slug,
         name=pool.name,
         model=model_of(pool),
+        label=model_label(model_of(pool)),
+        revision=pool.engine_options.get("revision"),
         engine=str(settings.ENGINE),
         is_default=pool.is_default,
         context_window=pool.context_window,
         max_output_tokens=pool.max_output_tokens,
         system_prompt=pool.system_prompt,
     )
+
+
+def _row(pool: PoolInfo) -> ModelPool:
+    """Enough of the pool's row to refer to it, without reading it again."""
+    return ModelPool(id=pool.id, slug=pool.slug)
 
 
 def _open_pool(slug: str | None) -> ModelPool:

@@ -32,11 +32,17 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolInfo:
-    """A pool as a user may see it. `engine` is "vllm" or "scripted"; sizes in tokens."""
+    """A pool as a user may see it. `engine` is "vllm" or "scripted"; sizes in tokens.
 
+    `model` is the folder or name that is loaded, `label` what the outside is shown of it.
+    """
+
+    id: UUID
     slug: str
     name: str
     model: str
+    label: str
+    revision: str | None
     engine: str
     is_default: bool
     context_window: int

@@ -52,13 +52,22 @@ class ModelPool(models.Model):
         return self.name
 
     def clean(self) -> None:
-        """Raise ValidationError naming the first engine option that is unknown or out of range."""
+        """Raise ValidationError naming the first engine option that is unknown or does not fit the pool."""
         if not isinstance(self.engine_options, dict):
             raise ValidationError({"engine_options": "must be an object of engine options"})
         try:
             engine_options.validate(self.engine_options)
         except ValueError as error:
             raise ValidationError({"engine_options": str(error)}) from error
+        window = self.engine_options.get("max_model_len", self.context_window)
+        if window < self.context_window:
+            reason = f"max_model_len ({window}) must not be below the pool's window ({self.context_window})"
+            raise ValidationError({"engine_options": reason})
+        batch = self.engine_options.get("max_num_batched_tokens")
+        sequences = self.engine_options.get("max_num_seqs", self.max_concurrent_runs)
+        if batch is not None and batch < sequences:
+            reason = f"max_num_batched_tokens ({batch}) must not be below the concurrent runs ({sequences})"
+            raise ValidationError({"engine_options": reason})
 
 
 class Run(models.Model):

@@ -12,6 +12,9 @@ from inference.models import Run
 
 log = structlog.get_logger(__name__)
 
+# No stream holds this text: a NUL is never published.
+_UNKNOWN = "\0"
+
 
 def enqueue(run: Run) -> bool:
     """Put an accepted run into its pool's queue. False when Redis is away: the run waits in the database."""
@@ -35,8 +38,21 @@ def enqueue(run: Run) -> bool:
     return True
 
 
-def announce_end(run: Run, *, text: str) -> None:
-    """Append an ended run's terminal event to its stream and settle its reservation."""
+def dequeue(run: Run) -> None:
+    """Take a run that ended unclaimed out of its pool's queue."""
+    try:
+        cell = store.connector().cell()
+        cell.call(queue.dequeue(cell.keys, pool=run.pool.slug, run=queue.Ticketed(run_id=run.id, epoch=run.epoch)))
+    except StoreUnavailable as error:
+        # Whoever claims it finds that it is over.
+        log.warning("dequeue_failed", run_id=str(run.id), error=str(error))
+
+
+def announce_end(run: Run, *, text: str | None) -> None:
+    """Append an ended run's terminal event to its stream and settle its reservation.
+
+    With text None the caller does not know the answer: followers are told to fetch it.
+    """
     kind, data = terminal_event(run)
     try:
         cell = store.connector().cell()
@@ -48,7 +64,7 @@ def announce_end(run: Run, *, text: str) -> None:
                 base_epoch=run.base_epoch,
                 kind=kind,
                 data=data,
-                text=text,
+                text=_UNKNOWN if text is None else text,
             )
         )
         admission.settle(user_id=run.owner_id, admission_id=run.admission_id)

@@ -16,8 +16,7 @@ from django.db.models.functions import Coalesce, Least
 from uuid_utils.compat import uuid7
 
 from billing import api as billing
-from billing.contracts import Charge
-from inference import token_ids
+from inference import charging, token_ids
 from inference.contracts import SettledRun
 from inference.errors import ChatBusy
 from inference.models import Attempt, ModelPool, Run
@@ -40,6 +39,22 @@ class Ending:
     error_code: str = ""
     first_token_at: datetime | None = None
     release_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A run that just became terminal, and its answer."""
+
+    run: Run
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """What followers were shown of an answer: the tokens, and their text."""
+
+    ids: Sequence[int]
+    text: str
 
 
 def accept(
@@ -89,7 +104,10 @@ def claim(*, run_id: UUID, epoch: int, worker: str, incarnation: str, now: datet
     """Become the owner of a queued run's epoch. None when it is not to be had any more."""
     with transaction.atomic():
         mine = Run.objects.filter(id=run_id, status=Run.Status.QUEUED, epoch=epoch).update(
-            status=Run.Status.STREAMING, stream_incarnation=incarnation, claimed_at=now
+            status=Run.Status.STREAMING,
+            stream_incarnation=incarnation,
+            # A run that lost its worker stays claimed since its first.
+            claimed_at=Coalesce("claimed_at", Value(now, output_field=DateTimeField())),
         )
         if not mine:
             return None
@@ -113,24 +131,83 @@ def settle(*, run_id: UUID, epoch: int, ending: Ending, now: datetime) -> Run | 
     return _end(run_id=run_id, epoch=epoch, expected=Run.Status.STREAMING, ending=ending, now=now)
 
 
-def cancel_queued(*, run_id: UUID, now: datetime) -> tuple[Run, str] | None:
-    """End a run that nobody has claimed. Returns it with its answer: what earlier epochs published.
+def cancel_queued(*, run_id: UUID, now: datetime) -> Ended | None:
+    """End a run that nobody has claimed; its answer is what earlier epochs published. None when it is not queued."""
+    return _end_queued(run_id=run_id, status=Run.Status.CANCELLED, error_code="cancelled", now=now)
 
-    None when it is not queued.
-    """
+
+def fail_queued(*, run_id: UUID, error_code: str, now: datetime) -> Ended | None:
+    """End a run that nobody came for. None when it is not queued any more."""
+    return _end_queued(run_id=run_id, status=Run.Status.FAILED, error_code=error_code, now=now)
+
+
+def _end_queued(*, run_id: UUID, status: Run.Status, error_code: str, now: datetime) -> Ended | None:
     run = Run.objects.filter(id=run_id, status=Run.Status.QUEUED).first()
     if run is None:
         return None
     ending = Ending(
-        status=Run.Status.CANCELLED,
+        status=status,
         text=run.carry_text,
         own_tokens=0,
         output_tokens=token_ids.count(run.carry_ids),
-        error_code="cancelled",
-        release_ms=0,
+        error_code=error_code,
+        release_ms=0 if status == Run.Status.CANCELLED else None,
     )
     ended = _end(run_id=run_id, epoch=run.epoch, expected=Run.Status.QUEUED, ending=ending, now=now)
-    return None if ended is None else (ended, ending.text)
+    return None if ended is None else Ended(run=ended, text=ending.text)
+
+
+def take_over(
+    *, run_id: UUID, epoch: int, incarnation: str, published: Published | None, max_epochs: int, now: datetime
+) -> Run | Ended | None:
+    """Put a run whose worker is lost back into the queue, at the next epoch; the epoch must be sealed.
+
+    `incarnation` is the run's stream incarnation as it was before the seal: an owner that has proved itself alive since
+    keeps the run. `published` is what the seal returned, None where the stream is lost: then what earlier epochs left
+    is all there is. A run whose cancel was asked for, or that has used up its epochs, ends instead. None when the run
+    is not to be had.
+    """
+    with transaction.atomic():
+        run = (
+            Run.objects.select_for_update()
+            .filter(id=run_id, status=Run.Status.STREAMING, epoch=epoch, stream_incarnation=incarnation)
+            .first()
+        )
+        if run is None:
+            return None
+        carried = token_ids.count(run.carry_ids)
+        shown = published or Published(ids=token_ids.unpack(run.carry_ids), text=run.carry_text)
+        own_tokens = max(0, len(shown.ids) - carried)
+        if run.cancel_requested_at is not None or epoch - run.base_epoch + 1 >= max_epochs:
+            ending = _ending_of_lost(run, shown=shown, own_tokens=own_tokens, now=now)
+            ended = _end(run_id=run_id, epoch=epoch, expected=Run.Status.STREAMING, ending=ending, now=now)
+            assert ended is not None  # its row is locked
+            return Ended(run=ended, text=shown.text)
+        billing.record(charging.of_lost(run, own_tokens=own_tokens, now=now))
+        Attempt.objects.filter(run_id=run_id, epoch=epoch).update(
+            outcome=Attempt.Outcome.LOST, output_tokens=own_tokens, ended_at=now
+        )
+        Run.objects.filter(id=run_id, status=Run.Status.STREAMING, epoch=epoch).update(
+            status=Run.Status.QUEUED,
+            epoch=epoch + 1,
+            carry_ids=token_ids.pack(shown.ids),
+            carry_text=shown.text,
+            stream_incarnation="",
+        )
+        return Run.objects.select_related("pool").get(id=run_id)
+
+
+def _ending_of_lost(run: Run, *, shown: Published, own_tokens: int, now: datetime) -> Ending:
+    cancelled = run.cancel_requested_at
+    return Ending(
+        status=Run.Status.INTERRUPTED if cancelled is None else Run.Status.CANCELLED,
+        text=shown.text,
+        own_tokens=own_tokens,
+        output_tokens=len(shown.ids),
+        error_code="worker_lost" if cancelled is None else "cancelled",
+        # When the lost worker let go, nobody knows; by now it has.
+        release_ms=None if cancelled is None else max(0, round((now - cancelled).total_seconds() * 1000)),
+    )
 
 
 def request_cancel(*, run_id: UUID, now: datetime) -> bool:
@@ -175,7 +252,9 @@ def _end(*, run_id: UUID, epoch: int, expected: Run.Status, ending: Ending, now:
             cached_tokens=ending.cached_tokens,
             ended_at=now,
         )
-        _charge(run, ending=ending, expected=expected, now=now)
+        charge = charging.of_end(run, own_tokens=ending.own_tokens, began=expected == Run.Status.STREAMING, now=now)
+        if charge is not None:
+            billing.record(charge)
         run_settled.send(
             sender=Run,
             settled=SettledRun(
@@ -190,31 +269,3 @@ def _end(*, run_id: UUID, epoch: int, expected: Run.Status, ending: Ending, now:
             ),
         )
     return run
-
-
-def _charge(run: Run, *, ending: Ending, expected: Run.Status, now: datetime) -> None:
-    """The user pays the prompt once, on the terminal row, and each visible token in the row of its epoch.
-
-    A run that no engine began and that shows nothing costs nothing; one that broke before it showed anything is our
-    loss, not the user's.
-    """
-    if expected == Run.Status.QUEUED and not ending.output_tokens:
-        return
-    reasons = {Run.Status.DONE: "completed"}
-    broken = ending.status in (Run.Status.FAILED, Run.Status.INTERRUPTED)
-    wasted = broken and not ending.output_tokens
-    billing.record(
-        Charge(
-            user_id=run.owner_id,
-            run_id=run.id,
-            epoch=run.epoch,
-            admission_id=run.admission_id,
-            pool=run.pool.slug,
-            reason=reasons.get(ending.status, ending.status.value),
-            prompt_tokens=0 if wasted else run.prompt_tokens,
-            cached_tokens=0 if wasted else run.cached_tokens,
-            output_tokens=ending.own_tokens,
-            wasted_tokens=run.prompt_tokens if wasted else 0,
-            at=now,
-        )
-    )

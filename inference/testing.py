@@ -35,7 +35,6 @@ def tiny_tokenizer() -> ChatTokenizer:
         tokenizer=tokenizer,
         template=CHATML,
         special_tokens={"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"},
-        stop_ids={vocabulary["<|im_end|>"]},
     )
 
 

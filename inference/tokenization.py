@@ -7,7 +7,7 @@ gets. Web processes use it too: no transformers, no vllm.
 import json
 import re
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -27,8 +27,6 @@ FILES = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.jinja",
-    "config.json",
-    "generation_config.json",
 )
 _PRIVATE_USE = range(0xF0000, 0xFFFFE)
 
@@ -72,14 +70,12 @@ class ChatTokenizer:
         tokenizer: Tokenizer,
         template: str,
         special_tokens: Mapping[str, str],
-        stop_ids: Iterable[int] = (),
     ) -> None:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         added = tokenizer.get_added_tokens_decoder()
         specials = sorted(token.content for token in added.values() if token.special and token.content)
         self.special_ids = frozenset(i for i, token in added.items() if token.special)
-        self.stop_ids = frozenset(stop_ids)
         self._template = _compile(template)
         self._template_arguments = dict(special_tokens)
         self._tokenizer = tokenizer
@@ -174,13 +170,13 @@ class ChatTokenizer:
         return ids
 
 
-def load(model: str) -> ChatTokenizer:
-    """The tokenizer of a local model folder or of a Hugging Face model name.
+def load(model: str, *, revision: str | None = None) -> ChatTokenizer:
+    """The tokenizer of a local model folder, or of a Hugging Face model name at a revision (None: its newest).
 
     Reads files, and asks the Hugging Face hub for a name: call it once and keep the result.
     Raises TokenizerUnavailable.
     """
-    folder = _folder(model)
+    folder = _folder(model, revision)
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise TokenizerUnavailable(model=model, reason=f"{path} does not exist")
@@ -193,26 +189,20 @@ def load(model: str) -> ChatTokenizer:
     except Exception as error:  # the library raises bare Exception
         raise TokenizerUnavailable(model=model, reason=f"{path} is not valid: {error}") from error
     special_tokens = _special_tokens({**_read_json(folder / "special_tokens_map.json", model), **config})
-    eos = special_tokens.get("eos_token")
-    stop_ids = {
-        *_ids(_read_json(folder / "config.json", model).get("eos_token_id")),
-        *_ids(_read_json(folder / "generation_config.json", model).get("eos_token_id")),
-        *_ids(tokenizer.token_to_id(eos) if eos else None),
-    }
     try:
-        return ChatTokenizer(tokenizer=tokenizer, template=template, special_tokens=special_tokens, stop_ids=stop_ids)
+        return ChatTokenizer(tokenizer=tokenizer, template=template, special_tokens=special_tokens)
     except jinja2.TemplateError as error:
         raise TokenizerUnavailable(model=model, reason=f"its chat template is not valid: {error}") from error
 
 
-def _folder(model: str) -> Path:
+def _folder(model: str, revision: str | None) -> Path:
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder
     if model.startswith((".", "/", "~")) or model.count("/") > 1:
         raise TokenizerUnavailable(model=model, reason="the folder does not exist")
     try:
-        return Path(snapshot_download(model, allow_patterns=list(FILES)))
+        return Path(snapshot_download(model, revision=revision, allow_patterns=list(FILES)))
     except Exception as error:  # network, HTTP, cache and naming errors share no useful base
         raise TokenizerUnavailable(
             model=model, reason=f"no such folder, and the Hugging Face hub does not give it: {error}"
@@ -250,12 +240,6 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
             if isinstance(text, str):
                 found[name] = text
     return found
-
-
-def _ids(value: object) -> list[int]:
-    """`eos_token_id` is an int, a list of ints or null, by model."""
-    values = value if isinstance(value, list) else [value]
-    return [i for i in values if isinstance(i, int)]
 
 
 def _hazard(specials: Sequence[str]) -> Callable[[str], object]:

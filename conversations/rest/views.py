@@ -160,7 +160,7 @@ class PoolsView(APIView):
             {
                 "slug": pool.slug,
                 "name": pool.name,
-                "model": pool.model,
+                "model": pool.label,
                 "engine": pool.engine,
                 "is_default": pool.is_default,
                 "context_window": pool.context_window,

@@ -159,7 +159,8 @@ async def test_stop_works_from_a_second_device_that_knows_only_the_chat(
         status: int = other.post(f"/api/v1/chats/{chat}/runs/{active}/cancel").status_code
         return status
 
-    assert await in_thread(stop_elsewhere) == 202
+    # 200 when the worker was quicker than the answer.
+    assert await in_thread(stop_elsewhere) in (200, 202)
     await in_thread(room.finish_serving)
     assert (await in_thread(run_of, ada, run))["status"] == "cancelled"
 

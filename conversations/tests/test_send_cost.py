@@ -21,12 +21,10 @@ READS = [
     # Who asks.
     "accounts_apikey",
     # The chat, a turn of this name, the pool, a run in the way, the user's plan, the history.
-    "conversations_chat", "conversations_turn", "inference_modelpool", "inference_run", "billing_subscription",
-    "billing_plan", "conversations_message",
-    # The pool for the admission, and for the run; the account's and the chat's locks.
-    "inference_modelpool", "billing_account", "inference_modelpool", "conversations_chat",
-    # The run for the queue.
-    "inference_run",
+    "conversations_chat", "conversations_turn", "inference_modelpool", "inference_run", "billing_plan",
+    "conversations_message",
+    # The account's and the chat's locks.
+    "billing_account", "conversations_chat",
 ]  # fmt: skip
 WRITES = ["conversations_turn", "inference_run", "conversations_chat", "conversations_message"]
 _TABLE = re.compile(r'(?:FROM|INTO|UPDATE) "(\w+)"')

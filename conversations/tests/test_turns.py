@@ -440,20 +440,42 @@ def test_a_duplicate_accepted_after_the_first_look_is_not_taken_for_another_turn
     assert (again.run.id, again.created) == (winners[0].run.id, False)
 
 
-def test_an_account_rebuilt_in_between_is_admitted_again_under_its_new_generation(chat: Chat, meanwhile: Any) -> None:
+def rebuild_account(chat: Chat) -> None:
+    admission.rebuild(store.connector().cell(), user_id=chat.owner_id, now=timezone.now())
+
+
+def test_an_account_rebuilt_in_between_is_admitted_again_under_its_new_generation(
+    chat: Chat, meanwhile: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begin(chats.create(owner_id=chat.owner_id, title="", pool=None, now=timezone.now()))
-
-    def rebuild() -> None:
-        admission.rebuild(store.connector().cell(), user_id=chat.owner_id, now=timezone.now())
-
     before = billing.account_generation(user_id=chat.owner_id)
-    meanwhile(rebuild)
+    meanwhile(lambda: rebuild_account(chat))
+    real = inference.admit
+    asked_for: list[int] = []
+
+    def admit(**asked: Any) -> Any:
+        asked_for.append(asked["min_generation"])
+        return real(**asked)
+
+    monkeypatch.setattr(inference, "admit", admit)
     begun = begin(chat)
     assert begun.created
-    assert billing.account_generation(user_id=chat.owner_id) == before + 1
+    assert asked_for == [0, before + 1]
     # The other chat's run, and this one under its second admission.
     assert len(reservations(chat.owner_id)) == 2
     assert str(begun.run.admission_id) in reservations(chat.owner_id)
+
+
+def test_a_duplicate_accepted_before_a_rebuild_in_between_keeps_the_shared_hold(chat: Chat, meanwhile: Any) -> None:
+    winners: list[Begun] = []
+
+    def accept_and_rebuild() -> None:
+        winners.append(begin(chat))
+        rebuild_account(chat)
+
+    meanwhile(accept_and_rebuild)
+    assert begin(chat).run.id == winners[0].run.id
+    assert list(reservations(chat.owner_id)) == [str(winners[0].run.admission_id)]
 
 
 def test_a_rebuild_that_goes_on_for_ever_ends_in_a_refusal_for_now(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -497,7 +519,7 @@ def test_an_error_in_the_commit_itself_keeps_the_hold_for_the_repeat(
             raise failures.pop()
 
     monkeypatch.setattr(BaseDatabaseWrapper, "_commit", commit)
-    with pytest.raises(turns._CommitUncertain):
+    with pytest.raises(ServiceUnavailable):
         begin(chat)
     [kept] = set(reservations(chat.owner_id)) - held_before
     again = begin(chat)

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
+import redis
+
 from inference.cell.keys import Keys
 from inference.cell.link import Reply, ScriptCall
 from inference.cell.workers import WORKER_TTL_MS
@@ -54,6 +56,53 @@ class LiveReservation:
     turn: str
     base_epoch: int
     tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """A hold as Redis knows it. It is confirmed once its turn's run is in the queue."""
+
+    admission_id: UUID
+    is_confirmed: bool
+    made_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountState:
+    """A user's account as Redis knows it; `generation` None = not at all."""
+
+    user_id: UUID
+    generation: int | None
+    reservations: list[Reservation]
+
+
+def holders(client: redis.Redis, keys: Keys) -> set[UUID]:
+    """The users that may have reservations."""
+    members: Reply = client.smembers(keys.holders())
+    return {UUID(member) for member in members}
+
+
+def states(client: redis.Redis, keys: Keys, *, user_ids: Iterable[UUID]) -> list[AccountState]:
+    """The accounts of these users."""
+    users = list(user_ids)
+    pipeline = client.pipeline(transaction=False)
+    for user_id in users:
+        pipeline.hget(keys.account(user_id), "gen")
+        pipeline.hgetall(keys.reservations(user_id))
+    replies: Reply = pipeline.execute()
+    return [
+        AccountState(
+            user_id=user_id,
+            generation=None if generation is None else int(generation),
+            reservations=[_read_reservation(name, value) for name, value in rows.items()],
+        )
+        for user_id, generation, rows in zip(users, replies[::2], replies[1::2], strict=True)
+    ]
+
+
+def _read_reservation(admission_id: str, value: str) -> Reservation:
+    _, _, _, confirmed, made_at = value.rsplit("|", 4)
+    return Reservation(admission_id=UUID(admission_id), is_confirmed=confirmed == "1", made_at_ms=int(made_at))
 
 
 def admit(
@@ -118,8 +167,13 @@ def load(
     )
 
 
+def release(keys: Keys, *, user_id: UUID, admission_id: UUID) -> ScriptCall:
+    """Give back a reservation that nobody else may live on. Replies 1 when it was, else 0."""
+    return ScriptCall("release", [keys.reservations(user_id), keys.holders()], [str(user_id), str(admission_id)])
+
+
 def settle(keys: Keys, *, user_id: UUID, admission_id: UUID, tokens: int) -> ScriptCall:
-    """End a reservation and count `tokens` as used; 0 releases it."""
+    """End a reservation and count `tokens` as used."""
     return ScriptCall(
         "settle",
         [keys.account(user_id), keys.reservations(user_id), keys.holders()],

@@ -23,7 +23,7 @@ class Keys:
         return self._name("account", user_id)
 
     def reservations(self, user_id: UUID) -> str:
-        """Hash: admission id → turn|base|tokens|confirmed|made at (ms)."""
+        """Hash: admission id → turn|base|tokens|state|made at (ms); state 0 = unconfirmed, 1 = confirmed, 2 shared."""
         return self._name("reservations", user_id)
 
     def rebuilder(self, user_id: UUID) -> str:

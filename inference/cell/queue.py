@@ -1,7 +1,10 @@
 """The queue of a pool: runs wait in it until a worker asks for the one it serves best."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
+
+import redis
 
 from inference.cell.keys import Keys
 from inference.cell.link import Reply, ScriptCall
@@ -69,6 +72,40 @@ def read_claim(reply: Reply) -> Ticketed | None:
         return None
     run_id, _, epoch = str(reply).rpartition(":")
     return Ticketed(run_id=UUID(run_id), epoch=int(epoch))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """A pool at one moment: how many runs wait, since when the first of them (ms), and how many are leased."""
+
+    waiting: int
+    oldest_ms: int | None
+    leased: int
+
+
+def load(client: redis.Redis, keys: Keys, *, pool: str, now_ms: int) -> Load:
+    """How busy a pool is."""
+    oldest: Reply = client.zrange(keys.queue(pool), 0, 0, withscores=True)
+    return Load(
+        waiting=int(client.zcard(keys.queue(pool))),
+        oldest_ms=int(oldest[0][1]) if oldest else None,
+        leased=int(client.zcount(keys.leases(pool), now_ms, "+inf")),
+    )
+
+
+def waiting(client: redis.Redis, keys: Keys, *, pool: str, runs: Sequence[Ticketed]) -> set[Ticketed]:
+    """Which of these runs wait in the queue."""
+    return set() if not runs else _known(client, keys.queue(pool), runs, since_ms=0)
+
+
+def leased(client: redis.Redis, keys: Keys, *, pool: str, runs: Sequence[Ticketed], now_ms: int) -> set[Ticketed]:
+    """Which of these runs some worker holds."""
+    return set() if not runs else _known(client, keys.leases(pool), runs, since_ms=now_ms)
+
+
+def _known(client: redis.Redis, key: str, runs: Sequence[Ticketed], *, since_ms: int) -> set[Ticketed]:
+    scores: Reply = client.zmscore(key, [str(run) for run in runs])
+    return {run for run, score in zip(runs, scores, strict=True) if score is not None and score >= since_ms}
 
 
 def unlease(keys: Keys, *, pool: str, run: Ticketed, boot_id: str, held_ms: int) -> ScriptCall:

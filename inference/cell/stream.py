@@ -11,7 +11,7 @@ from typing import Self
 from uuid import UUID
 
 from inference.cell.keys import Keys
-from inference.cell.link import ScriptCall
+from inference.cell.link import Reply, ScriptCall
 
 TERMINAL_SEQ = 4_294_967_295
 TERMINAL_TYPES = frozenset({"completed", "cancelled", "interrupted", "failed"})
@@ -132,6 +132,17 @@ def append(
 def seal(keys: Keys, *, run_id: UUID, epoch: int, base_epoch: int) -> ScriptCall:
     """Fence an epoch and read what was published. Replies ['ok', ids, text] or ['lost']."""
     return ScriptCall("seal", [keys.stream(run_id), keys.stream_state(run_id)], [epoch, base_epoch, STREAM_TTL_MS])
+
+
+def read_seal(reply: Reply) -> tuple[list[int], str] | None:
+    """Published token ids and text in SEAL's reply; None when the stream is lost."""
+    match reply:
+        case ["ok", ids, text]:
+            return [int(token) for token in ids.split(",") if token], text
+        case ["lost"]:
+            return None
+        case _:
+            raise ValueError(f"unexpected reply of seal: {reply!r}")
 
 
 def close(

@@ -221,7 +221,7 @@ def test_a_cancel_that_meets_a_requeue_ends_the_run(
 
 def test_an_accepted_run_wakes_a_worker_of_its_pool(valkey: Valkey, accept: Accept) -> None:
     run = accept()
-    inference.enqueue(run_id=run.id)
+    inference.enqueue(inference.run_info(run))
     assert waiting() == [f"{run.id}:1"]
     [ticket] = ask(valkey, lambda client: client.lrange("chatsite:celery:pool.default", 0, -1))
     assert json.loads(ticket)["headers"]["task"] == "inference.tasks.generate"
@@ -230,5 +230,5 @@ def test_an_accepted_run_wakes_a_worker_of_its_pool(valkey: Valkey, accept: Acce
 def test_without_redis_accepting_still_succeeds(valkey: Valkey, accept: Accept) -> None:
     run = accept()
     valkey.kill()
-    inference.enqueue(run_id=run.id)
+    inference.enqueue(inference.run_info(run))
     assert Attempt.objects.count() == 0

@@ -247,7 +247,7 @@ def test_a_run_cancelled_before_anybody_began_it_costs_nothing(accept: Accept, n
     with heard() as told:
         cancelled = runs.cancel_queued(run_id=run.id, now=now)
     assert cancelled is not None
-    ended, text = cancelled
+    ended, text = cancelled.run, cancelled.text
     assert (ended.status, ended.error_code, ended.release_ms, text) == (Status.CANCELLED, "cancelled", 0, "")
     assert [settled.status for settled in told] == ["cancelled"]
     assert ledger(run) == []
@@ -261,7 +261,7 @@ def test_a_run_cancelled_while_it_waits_for_its_next_epoch_keeps_and_costs_what_
     with heard() as told:
         cancelled = runs.cancel_queued(run_id=run.id, now=now)
     assert cancelled is not None
-    ended, text = cancelled
+    ended, text = cancelled.run, cancelled.text
     assert (ended.output_tokens, text, told[0].text) == (2, "so far", "so far")
     # The tokens stand in the lost epoch's row; this one pays the prompt.
     assert ledger(run) == [(2, "cancelled", 3, 0, 0, 0)]

@@ -1,4 +1,4 @@
-"""The scripts of admission (admit, load, settle), against a real server."""
+"""The scripts of admission (admit, load, settle, release), against a real server."""
 
 from typing import Any
 from uuid import UUID, uuid4
@@ -74,6 +74,11 @@ class Desk:
         call = admission.settle(self.cell.keys, user_id=self.user, admission_id=admission_id, tokens=tokens)
         settled: int = self.cell.call(call)
         return settled
+
+    def release(self, admission_id: UUID) -> int:
+        call = admission.release(self.cell.keys, user_id=self.user, admission_id=admission_id)
+        released: int = self.cell.call(call)
+        return released
 
     @property
     def held(self) -> dict[str, str]:
@@ -196,8 +201,33 @@ def test_settling_without_an_account_does_not_invent_one(desk: Desk) -> None:
 
 def test_releasing_gives_back_and_counts_nothing(desk: Desk) -> None:
     desk.open_account(used=5)
-    desk.settle(desk.admitted("t1"), tokens=0)
+    assert desk.release(desk.admitted("t1")) == 1
     assert (desk.account["used"], desk.held) == ("5", {})
+    assert not desk.is_holder
+
+
+def test_a_hold_that_a_duplicate_got_too_is_not_released_from_under_it(desk: Desk) -> None:
+    desk.open_account()
+    shared = desk.admitted("t1")
+    assert desk.admitted("t1") == shared
+    assert desk.release(shared) == 0
+    assert list(desk.held) == [str(shared)]
+    assert desk.is_holder
+
+
+def test_a_hold_that_was_released_is_not_given_out_again(desk: Desk) -> None:
+    desk.open_account()
+    first = desk.admitted("t1")
+    desk.release(first)
+    assert desk.admitted("t1") != first
+
+
+def test_a_confirmed_hold_is_not_released(desk: Desk) -> None:
+    live = LiveReservation(admission_id=uuid4(), turn="t1", base_epoch=1, tokens=7)
+    desk.open_account(live=[live])
+    assert desk.release(live.admission_id) == 0
+    assert desk.admitted("t1") == live.admission_id
+    assert admission.states(desk.cell.client, desk.cell.keys, user_ids=[desk.user])[0].reservations[0].is_confirmed
 
 
 def test_a_user_is_a_holder_until_the_last_hold_is_settled(desk: Desk) -> None:

@@ -188,8 +188,6 @@ def folder(path: Path, **files: object) -> Path:
     contents: dict[str, object] = {
         "tokenizer": json.loads(TINY_JSON),
         "tokenizer_config": {"eos_token": {"content": "<|im_end|>"}, "chat_template": CHATML},
-        "config": {"eos_token_id": 2},
-        "generation_config": {"eos_token_id": [0, 2]},
         **files,
     }
     for name, content in contents.items():
@@ -198,10 +196,9 @@ def folder(path: Path, **files: object) -> Path:
     return path
 
 
-def test_a_folder_is_loaded_with_its_template_and_stop_tokens(tmp_path: Path) -> None:
+def test_a_folder_is_loaded_with_its_template(tmp_path: Path) -> None:
     tokenizer = tokenization.load(str(folder(tmp_path)))
     assert tokenizer.encode_chat([ChatTurn("user", "Hi")]) == by_hand(ChatTurn("user", "Hi"))
-    assert tokenizer.stop_ids == {0, 2}
 
 
 def test_a_template_file_wins_over_the_one_in_the_configuration(tmp_path: Path) -> None:
@@ -223,7 +220,7 @@ def test_of_several_named_templates_the_default_is_taken(tmp_path: Path) -> None
         ({"tokenizer": {"version": "?"}}, "is not valid"),
         ({"tokenizer_config": {}}, "no chat template"),
         ({"tokenizer_config": {"chat_template": "{% if %}"}}, "template is not valid"),
-        ({"config": [1]}, "not a JSON object"),
+        ({"special_tokens_map": [1]}, "not a JSON object"),
     ],
 )
 def test_a_folder_that_cannot_serve_says_what_is_wrong(tmp_path: Path, files: dict[str, object], reason: str) -> None:
@@ -238,20 +235,20 @@ def test_a_missing_folder_is_not_looked_up_on_the_hub(tmp_path: Path) -> None:
 
 
 def test_a_name_is_fetched_without_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, list[str]]] = []
+    asked: list[tuple[str, str | None, list[str]]] = []
 
-    def fake(name: str, *, allow_patterns: list[str]) -> str:
-        asked.append((name, allow_patterns))
+    def fake(name: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+        asked.append((name, revision, allow_patterns))
         return str(folder(tmp_path))
 
     monkeypatch.setattr(tokenization, "snapshot_download", fake)
-    tokenization.load("some/model")
-    assert asked == [("some/model", list(tokenization.FILES))]
+    tokenization.load("some/model", revision="v2")
+    assert asked == [("some/model", "v2", list(tokenization.FILES))]
     assert not any("safetensors" in pattern for pattern in tokenization.FILES)
 
 
 def test_a_name_the_hub_does_not_give_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fake(name: str, *, allow_patterns: list[str]) -> str:
+    def fake(name: str, **_: object) -> str:
         raise OSError("no network")
 
     monkeypatch.setattr(tokenization, "snapshot_download", fake)

@@ -114,7 +114,7 @@ async def test_every_id_is_counted_the_closing_one_included(
     deltas = await read(engine, ask("Answer with one word: what is the capital of France?"))
     assert [delta.finish_reason for delta in deltas[:-1]] == [None] * (len(deltas) - 1)
     assert deltas[-1].finish_reason == "stop"
-    assert ids(deltas)[-1] in tokenizer.stop_ids
+    assert ids(deltas)[-1] in tokenizer.special_ids
     assert tokenizer.decode(ids(deltas)) == text(deltas)
 
 

@@ -1,4 +1,4 @@
--- End a reservation and count what it used; 0 tokens releases it. Settling twice counts once.
+-- End a reservation and count what it used. Settling twice counts once.
 -- KEYS  1 account  2 reservations  3 holders
 -- ARGV  1 user  2 admission id  3 tokens used
 -- Returns 1 when the reservation was there, else 0.
