@@ -185,7 +185,7 @@ class Supervisor:
         process = self._running.get(program.name)
         if process is None:
             return
-        self._console.say(f"stopping {program.name}")
+        self._console.say(f"stopping {program.name} (within {program.grace_s:g} s; a second Ctrl-C stops at once)")
         process.terminate()
         if not await self._ends(process, within=program.grace_s):
             why = "stopping at once" if self._hurry.is_set() else f"still there after {program.grace_s:g} s"

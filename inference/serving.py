@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 # How long running answers may go on after the worker was told to stop. Longer than most take; flushing and settling
 # what is left then must fit into the rest of the supervisor's grace (20 s).
-LEAVING_PATIENCE_S = 15.0
+LEAVING_PATIENCE_S = 8.0
 # How long a settlement is tried while the database is away. After that the run is left to the reaper.
 SETTLE_PATIENCE_S = 15.0
 SETTLE_AGAIN_S = 0.5

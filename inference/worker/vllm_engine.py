@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
     from vllm.v1.engine.async_llm import AsyncLLM
 
+# The core holds nothing to be saved: past this it is killed.
+_CLOSE_SECONDS = 1.0
 _LIVENESS_CHECK_SECONDS = 0.1
 
 
@@ -94,13 +96,24 @@ class VllmEngine:
         llm, self._llm = self._llm, None
         if llm is None:
             return
-        await asyncio.to_thread(llm.shutdown)
+        _end_streams(llm)
+        await asyncio.to_thread(llm.shutdown, _CLOSE_SECONDS)
         self._counters.clear()
         # vLLM's sockets and their threads end only when collected, and it is full of cycles: a worker that
         # replaces its engine must not pile them up, nor leave them to the interpreter's exit.
         del llm
         await asyncio.sleep(0)
         gc.collect()
+
+
+def _end_streams(llm: "AsyncLLM") -> None:
+    """End what still streams with EngineDead, before the core goes: its end would be logged as a crash."""
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    reader = llm.output_handler
+    if reader is not None:
+        reader.cancel()
+    llm.output_processor.propagate_error(EngineDeadError())
 
 
 class _Counters:
