@@ -228,12 +228,9 @@ def _tidy_accounts(cell: Cell, *, owners: set[UUID], now: datetime, done: Counts
 
 def _settle_over(user_id: UUID, hold: Reservation, *, now: datetime, done: Counts) -> bool:
     """R3, R4: settle a hold of no active run. True when it is an orphan: only a rebuild may drop it."""
-    age_ms = _ms(now) - hold.made_at_ms
-    if age_ms < GRACE_MS:
-        return False
     run = _light(Run.objects.filter(owner_id=user_id, admission_id=hold.admission_id)).first()
     if run is None and not hold.is_confirmed:
-        return age_ms >= UNCONFIRMED_MS
+        return _ms(now) - hold.made_at_ms >= UNCONFIRMED_MS
     if run is None:
         # Its run has another admission by now: it was retried.
         admission.settle(user_id=user_id, admission_id=hold.admission_id)

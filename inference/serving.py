@@ -28,8 +28,8 @@ from inference.worker.host import Host, Identity, Ports
 
 log = structlog.get_logger(__name__)
 
-# How long running answers may go on after the worker was told to stop. Longer than most take; flushing and settling
-# what is left then must fit into the rest of the supervisor's grace (20 s).
+# How long running answers may go on after the worker was told to stop: flushing and settling what is left, and closing
+# the engine, must fit into the rest of the supervisor's grace (20 s).
 LEAVING_PATIENCE_S = 8.0
 # How long a settlement is tried while the database is away. After that the run is left to the reaper.
 SETTLE_PATIENCE_S = 15.0

@@ -321,7 +321,7 @@ async def test_an_interruption_shortens_the_wait_for_redis(
     await until(lambda: bool(puppet.requests), what="the engine is asked")
     room.valkey.kill()
     puppet.say("whole", finish="stop")
-    await until(lambda: bool(puppet.dropped), what="the engine is done")
+    await until(lambda: one._patience is not None, what="it waits for Redis")
     one.interrupt()
     assert (await ended(running)).result is Result.DONE
 

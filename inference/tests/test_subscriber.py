@@ -128,6 +128,8 @@ async def test_leaving_and_coming_back_at_once_is_confirmed_by_the_right_answer(
     server.answer("subscribe", "c", 1)
     server.answer("unsubscribe", "c", 0)
     await until(lambda: server.read == 2, what="two answers are read")
+    for _ in range(20):
+        await asyncio.sleep(0)
     assert not patient.done()
     server.answer("subscribe", "c", 1)
     await patient
