@@ -94,3 +94,23 @@ def used_tokens(*, user_id: UUID, except_admissions: Iterable[UUID] = ()) -> int
         .aggregate(prompt=Sum("prompt_tokens", default=0), output=Sum("output_tokens", default=0))
     )
     return int(sums["prompt"] + sums["output"])
+
+
+def charges_of(*, user_id: UUID) -> list[Charge]:
+    """Every row of the ledger that names the user, oldest first."""
+    return [
+        Charge(
+            user_id=entry.user_id,
+            run_id=entry.run_id,
+            epoch=entry.epoch,
+            admission_id=entry.admission_id,
+            pool=entry.pool,
+            reason=entry.reason,
+            prompt_tokens=entry.prompt_tokens,
+            cached_tokens=entry.cached_tokens,
+            output_tokens=entry.output_tokens,
+            wasted_tokens=entry.wasted_tokens,
+            at=entry.created_at,
+        )
+        for entry in UsageEntry.objects.filter(user_id=user_id).order_by("id")
+    ]

@@ -1,5 +1,6 @@
 """The process environment, read into typed values: the only place that knows the variables' names."""
 
+import ipaddress
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 BASE_DIR = Path(__file__).resolve().parent.parent
 ENGINES = ("vllm", "scripted")
 LOG_FORMATS = ("auto", "console", "json")
+REGISTRATIONS = ("open", "invitation", "closed")
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
@@ -24,7 +26,7 @@ class Environment:
 
     `worker_slots` is how many answers this machine's worker generates at once; 0 starts no worker here.
     `hsts_seconds` is in seconds; `model` is a directory or a Hugging Face name; `log_format` "auto" leaves
-    the choice to the settings module.
+    the choice to the settings module, and so does an unset `registration`; requests per minute of 0 are unlimited.
     """
 
     secret_key: str | None = field(repr=False)
@@ -43,6 +45,11 @@ class Environment:
     worker_slots: int
     log_format: str
     log_level: str
+    registration: str | None
+    email_url: str | None = field(repr=False)
+    email_from: str
+    api_requests_per_minute: int
+    api_requests_per_minute_per_address: int
 
 
 def read() -> Environment:
@@ -65,7 +72,24 @@ def read() -> Environment:
         worker_slots=_integer("WORKER_SLOTS", default=64, low=0, high=4096),
         log_format=_choice("LOG_FORMAT", default="auto", among=LOG_FORMATS),
         log_level=_choice("LOG_LEVEL", default="INFO", among=LOG_LEVELS),
+        registration=_choice("REGISTRATION", default="", among=("", *REGISTRATIONS)) or None,
+        email_url=_text("EMAIL_URL"),
+        email_from=_text("EMAIL_FROM") or "Chatsite <noreply@localhost>",
+        api_requests_per_minute=_integer("API_REQUESTS_PER_MINUTE", default=1_200, low=0, high=10**6),
+        api_requests_per_minute_per_address=_integer(
+            "API_REQUESTS_PER_MINUTE_PER_ADDRESS", default=6_000, low=0, high=10**7
+        ),
     )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a server bound to `host` can be reached from this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def state_directory() -> Path:

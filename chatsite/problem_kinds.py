@@ -6,6 +6,7 @@ from http import HTTPStatus
 from django.core.exceptions import BadRequest, PermissionDenied, RequestDataTooBig, SuspiciousOperation
 from django.http import Http404
 from django.http.multipartparser import MultiPartParserError
+from rest_framework.exceptions import Throttled
 
 from conversations import errors as conversations
 from inference import errors as inference
@@ -75,6 +76,12 @@ FRAMEWORK: dict[type[Exception], Kind] = {
         code="permission_denied",
         title="Forbidden",
         detail="You may not do this.",
+    ),
+    Throttled: Kind(
+        status=HTTPStatus.TOO_MANY_REQUESTS,
+        code="throttled",
+        title="Too Many Requests",
+        detail="That was too often. Please wait before you try again.",
     ),
     RequestDataTooBig: Kind(
         status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,

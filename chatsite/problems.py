@@ -146,6 +146,10 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     return _respond(_kind_of(Http404))
 
 
+def too_many_requests(*, retry_after: int) -> HttpResponse:
+    return _respond(_kind_of(exceptions.Throttled), retry_after=retry_after)
+
+
 def server_error(request: HttpRequest) -> HttpResponse:
     if not _wants_problem(request):
         return defaults.server_error(request)

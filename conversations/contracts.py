@@ -28,3 +28,15 @@ class Begun:
     run: RunInfo
     message: MessageInfo
     created: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatContent:
+    """A chat with all its messages, oldest first, as its owner may take it away."""
+
+    id: UUID
+    title: str
+    pool: str
+    created_at: datetime
+    last_active_at: datetime
+    messages: list[MessageInfo]

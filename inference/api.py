@@ -156,6 +156,11 @@ def active_runs(*, chat_ids: Sequence[UUID]) -> dict[UUID, UUID]:
     return dict(Run.objects.filter(chat_id__in=chat_ids, status__in=Run.ACTIVE).values_list("chat_id", "id"))
 
 
+def active_runs_of(*, owner_id: UUID) -> list[UUID]:
+    """The ids of the user's active runs, in whatever chats."""
+    return list(Run.objects.filter(owner_id=owner_id, status__in=Run.ACTIVE).values_list("id", flat=True))
+
+
 def cancel(*, owner_id: UUID, run_id: UUID, now: datetime) -> RunInfo:
     """Stop a run: at once when it waits, through its worker when it streams, not at all when it is over.
 

@@ -1,14 +1,24 @@
-"""Admin screens for users and API keys."""
+"""Admin screens for users, API keys, invitations and the registration mode."""
 
-from django.contrib import admin
+from typing import Any
+
+from allauth.account.decorators import secure_admin_login
+from django.contrib import admin, messages
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.forms import AdminUserCreationForm, UserChangeForm
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.forms import ModelForm
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import reverse
 from django.utils import timezone
+from django.utils.html import format_html
 
-from chatsite.accounts import keys
-from chatsite.accounts.models import ApiKey, User
+from chatsite.accounts import invitations, keys, suspension
+from chatsite.accounts.models import ApiKey, Invitation, Registration, User
+
+# The admin's own form knows neither second factors nor limits: everybody logs in on the site's page.
+admin.site.login = secure_admin_login(admin.site.login)  # type: ignore[method-assign]
 
 
 class UserCreation(AdminUserCreationForm[User]):
@@ -37,7 +47,26 @@ class UserAdmin(DjangoUserAdmin[User]):
         ("Permissions", {"fields": ("is_active", "is_staff", "is_superuser", "groups", "user_permissions")}),
         ("Dates", {"fields": ("date_joined", "last_login")}),
     )
+    actions = ("suspend", "reinstate")
     add_fieldsets = ((None, {"classes": ("wide",), "fields": ("email", "usable_password", "password1", "password2")}),)
+
+    @admin.action(description="Suspend: refuse everywhere, log out, stop answers", permissions=["change"])
+    def suspend(self, request: HttpRequest, queryset: QuerySet[User]) -> None:
+        now = timezone.now()
+        others = queryset.exclude(pk=request.user.pk)
+        suspended = sum(suspension.suspend(user=user, now=now) for user in others)
+        self.message_user(request, f"{suspended} suspended.")
+
+    @admin.action(description="Reinstate selected users", permissions=["change"])
+    def reinstate(self, request: HttpRequest, queryset: QuerySet[User]) -> None:
+        reinstated = sum(suspension.reinstate(user=user) for user in queryset)
+        self.message_user(request, f"{reinstated} reinstated.")
+
+    def save_model(self, request: HttpRequest, obj: User, form: ModelForm[User], change: bool) -> None:
+        """Unsetting `active` in the form is suspending as well."""
+        super().save_model(request, obj, form, change)
+        if change and not obj.is_active:
+            suspension.suspend(user=obj, now=timezone.now())
 
 
 @admin.register(ApiKey)
@@ -58,3 +87,50 @@ class ApiKeyAdmin(admin.ModelAdmin[ApiKey]):
         now = timezone.now()
         revoked = sum(keys.revoke(api_key=api_key, now=now) for api_key in queryset)
         self.message_user(request, f"{revoked} revoked.")
+
+
+@admin.register(Registration)
+class RegistrationAdmin(admin.ModelAdmin[Registration]):
+    """One row, made when it is first looked for."""
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        row, _ = Registration.objects.get_or_create(pk=1)
+        return redirect("admin:accounts_registration_change", row.pk)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Registration | None = None) -> bool:
+        return False
+
+
+@admin.register(Invitation)
+class InvitationAdmin(admin.ModelAdmin[Invitation]):
+    """Invitations are made and withdrawn here, never changed."""
+
+    list_display = ("__str__", "note", "created_by", "created_at", "expires_at", "used_at", "used_by")
+    list_select_related = ("created_by", "used_by")
+    search_fields = ("email", "note", "created_by__email", "used_by__email")
+    fields = ("email", "note", "expires_at")
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        return {"expires_at": timezone.now() + invitations.LIFETIME}
+
+    def has_change_permission(self, request: HttpRequest, obj: Invitation | None = None) -> bool:
+        return False
+
+    def save_model(self, request: HttpRequest, obj: Invitation, form: ModelForm[Invitation], change: bool) -> None:
+        """Make the invitation and show its link, this once."""
+        assert isinstance(request.user, User)
+        new = invitations.create(
+            created_by=request.user,
+            now=timezone.now(),
+            email=obj.email,
+            note=obj.note,
+            expires_at=obj.expires_at,
+        )
+        obj.pk = new.invitation.pk
+        obj._state.adding = False
+        link = f"{request.build_absolute_uri(reverse('account_signup'))}?invitation={new.token}"
+        text = "Send this link, it is shown this once: {}"
+        self.message_user(request, format_html(text, link), messages.WARNING)

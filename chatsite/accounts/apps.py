@@ -1,6 +1,7 @@
 """Registration of the accounts app."""
 
 from importlib import import_module
+from typing import Any
 
 from django.apps import AppConfig
 
@@ -12,3 +13,5 @@ class AccountsConfig(AppConfig):
     def ready(self) -> None:
         # The schema generator knows an extension once its module is loaded.
         import_module("chatsite.accounts.schema")
+        closing: Any = import_module("chatsite.accounts.closing")
+        closing.connect()

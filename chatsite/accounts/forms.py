@@ -1,20 +1,95 @@
-"""The login form."""
+"""The forms of the account pages: allauth's, worded like the rest of the site, and our own."""
 
-from typing import Any
+from typing import Any, ClassVar
 
+from allauth.account import forms as allauth_forms
 from django import forms
-from django.contrib.auth.forms import AuthenticationForm
+
+from chatsite.accounts.errors import AccountsError
+from chatsite.accounts.models import User
+
+_LABELS = {"Email": "E-mail", "Email address": "E-mail"}
 
 
-class EmailLoginForm(AuthenticationForm):
-    """Django's form, asking for an e-mail address as browsers and password managers know the field."""
-
-    error_messages = AuthenticationForm.error_messages | {
-        "invalid_login": "E-mail and password do not match an account. The password is case-sensitive.",
-    }
+class Plain(forms.Form):
+    """Labels as everywhere on the site, and nothing in an empty field that looks like its value."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        field = self.fields["username"]
-        field.label = "E-mail"
-        field.widget = forms.EmailInput(attrs={"autocomplete": "username", "autofocus": True, "maxlength": 254})
+        for field in self.fields.values():
+            field.label = _LABELS.get(str(field.label), field.label)
+            field.widget.attrs.pop("placeholder", None)
+
+    def refuse(self, error: AccountsError, *, field: str | None = None) -> None:
+        """Show what was found only when the account was opened."""
+        self.add_error(field, str(error))
+
+
+class LoginForm(Plain, allauth_forms.LoginForm):  # type: ignore[misc]
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["login"].widget.attrs |= {"autocomplete": "username", "autofocus": True, "maxlength": 254}
+        self.fields["password"].help_text = ""
+
+
+class SignupForm(Plain, allauth_forms.SignupForm):  # type: ignore[misc]
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["email"].widget.attrs["autocomplete"] = "username"
+
+
+class ResetPasswordForm(Plain, allauth_forms.ResetPasswordForm):  # type: ignore[misc]
+    pass
+
+
+class ResetPasswordKeyForm(Plain, allauth_forms.ResetPasswordKeyForm):  # type: ignore[misc]
+    pass
+
+
+class ChangePasswordForm(Plain, allauth_forms.ChangePasswordForm):  # type: ignore[misc]
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["oldpassword"].help_text = ""
+
+
+class SetPasswordForm(Plain, allauth_forms.SetPasswordForm):  # type: ignore[misc]
+    pass
+
+
+class ReauthenticateForm(Plain, allauth_forms.ReauthenticateForm):  # type: ignore[misc]
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["password"].help_text = ""
+
+
+class AddEmailForm(Plain, allauth_forms.AddEmailForm):  # type: ignore[misc]
+    pass
+
+
+class ProfileForm(forms.ModelForm[User]):
+    class Meta:
+        model = User
+        fields = ("name",)
+        widgets: ClassVar[dict[str, forms.Widget]] = {"name": forms.TextInput(attrs={"autocomplete": "name"})}
+
+
+class NewKeyForm(forms.Form):
+    name = forms.CharField(
+        max_length=100, label="What is it for?", widget=forms.TextInput(attrs={"autocomplete": "off"})
+    )
+
+
+class DeleteAccountForm(forms.Form):
+    password = forms.CharField(
+        strip=False, widget=forms.PasswordInput(attrs={"autocomplete": "current-password", "autofocus": True})
+    )
+
+    def __init__(self, *args: Any, user: User, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._user = user
+
+    def clean_password(self) -> str:
+        password: str = self.cleaned_data["password"]
+        if not self._user.check_password(password):
+            raise forms.ValidationError("This is not your password.")
+        return password

@@ -1,4 +1,4 @@
-"""Users and their API keys, as stored."""
+"""Users, their API keys and how accounts come to be, as stored."""
 
 from typing import Any, ClassVar
 
@@ -42,6 +42,9 @@ class User(AbstractBaseUser, PermissionsMixin):
     is_active = models.BooleanField("active", default=True, help_text="Unset this instead of deleting an account.")
     is_staff = models.BooleanField("staff", default=False, help_text="May log in to the admin site.")
     date_joined = models.DateTimeField(default=timezone.now, editable=False)
+    closing_at = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="Deleted by its owner; goes when its last answer has ended."
+    )
 
     objects: ClassVar[UserManager] = UserManager()
 
@@ -89,3 +92,66 @@ class ApiKey(models.Model):
 
     def __str__(self) -> str:
         return f"{self.prefix}… ({self.name})" if self.name else f"{self.prefix}…"
+
+
+class FirstAdministrator(models.Model):
+    """The claim of the account that became administrator by being the first. There is one row, ever."""
+
+    id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, related_name="+")
+    claimed_at = models.DateTimeField()
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.CheckConstraint(condition=models.Q(id=1), name="accounts_one_first_administrator"),
+        ]
+
+    def __str__(self) -> str:
+        return f"first administrator since {self.claimed_at:%Y-%m-%d}"
+
+
+class Registration(models.Model):
+    """Who may open an account, as administrators decided it. There is at most one row."""
+
+    class Mode(models.TextChoices):
+        OPEN = "open", "open: everybody"
+        INVITATION = "invitation", "invitation: who has one"
+        CLOSED = "closed", "closed: nobody"
+
+    id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
+    mode = models.CharField(
+        max_length=16, choices=Mode, blank=True, help_text="Empty: as the REGISTRATION setting says."
+    )
+
+    class Meta:
+        verbose_name_plural = "registration"
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.CheckConstraint(condition=models.Q(id=1), name="accounts_one_registration"),
+        ]
+
+    def __str__(self) -> str:
+        return self.mode or "as the REGISTRATION setting says"
+
+
+class Invitation(models.Model):
+    """Lets one person open an account. Only the hash of its link's token is stored: the link is shown once."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    sha256 = models.CharField(max_length=64, unique=True, editable=False)
+    email = models.EmailField("e-mail", blank=True, help_text="Empty: whoever has the link may use any address.")
+    note = models.CharField(max_length=200, blank=True, help_text="For administrators.")
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
+    )
+    created_at = models.DateTimeField(default=timezone.now, editable=False)
+    expires_at = models.DateTimeField()
+    used_at = models.DateTimeField(null=True, blank=True, editable=False)
+    used_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
+    )
+
+    class Meta:
+        ordering: ClassVar[list[str]] = ["-id"]
+
+    def __str__(self) -> str:
+        return f"invitation for {self.email or 'anybody'}"

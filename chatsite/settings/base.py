@@ -3,6 +3,7 @@
 from csp.constants import NONE, SELF
 
 from chatsite import databases, env, logs
+from chatsite.settings.accounts import *
 
 environment = env.read()
 
@@ -26,6 +27,11 @@ INSTALLED_APPS = [
     "csp",
     "rest_framework",
     "drf_spectacular",
+    "allauth",
+    "allauth.account",
+    "allauth.mfa",
+    "allauth.usersessions",
+    "allauth.headless",
     "chatsite",
     "chatsite.accounts",
     "conversations",
@@ -43,6 +49,8 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
+    "chatsite.accounts.middleware.SeenSessions",
 ]
 ROOT_URLCONF = "chatsite.urls"
 ASGI_APPLICATION = "chatsite.asgi.application"
@@ -63,20 +71,16 @@ TEMPLATES = [
 
 DATABASES = {"default": databases.configure(url=environment.database_url, state_dir=STATE_DIR)}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-
-AUTH_USER_MODEL = "accounts.User"
-AUTH_PASSWORD_VALIDATORS = [
-    {"NAME": f"django.contrib.auth.password_validation.{name}"}
-    for name in (
-        "UserAttributeSimilarityValidator",
-        "MinimumLengthValidator",
-        "CommonPasswordValidator",
-        "NumericPasswordValidator",
-    )
-]
-LOGIN_URL = "login"
-LOGIN_REDIRECT_URL = "/"
-LOGOUT_REDIRECT_URL = "login"
+CACHES = {
+    "default": {
+        "BACKEND": "chatsite.shared_cache.SharedCache",
+        # Asked when it is first needed, as for REDIS_URL_SOURCE below.
+        "LOCATION": env.redis_url,
+        "KEY_PREFIX": "chatsite:cache",
+        # Of each process's own memory, while Redis is away. Beyond it counts are dropped at random.
+        "OPTIONS": {"MAX_ENTRIES": 100_000},
+    }
+}
 
 # Browsers share cookies between the ports of a host: another Django at 127.0.0.1 would overwrite `sessionid`.
 SESSION_COOKIE_NAME = "chatsite_session"
@@ -107,12 +111,15 @@ STATICFILES_DIRS = [BASE_DIR / "static"]
 WHITENOISE_ALLOW_ALL_ORIGINS = False
 
 REST_FRAMEWORK = {
-    # The first class words the 401: its challenge is `WWW-Authenticate: Bearer`.
+    # The first class words the 401: its challenge is `WWW-Authenticate: Bearer`. Keys come first: they are told by
+    # their prefix, and the class of access tokens refuses every bearer that it does not know.
     "DEFAULT_AUTHENTICATION_CLASSES": [
         "chatsite.accounts.authentication.ApiKeyAuthentication",
+        "chatsite.accounts.authentication.AccessTokenAuthentication",
         "rest_framework.authentication.SessionAuthentication",
     ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_THROTTLE_CLASSES": ["chatsite.accounts.throttling.RequestRate"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["chatsite.parsers.StrictJSONParser"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",

@@ -11,6 +11,10 @@ if environment.secret_key is None:
 if not environment.allowed_hosts:
     raise ImproperlyConfigured("Set ALLOWED_HOSTS to the host names served, separated by commas.")
 SECRET_KEY = environment.secret_key
+REGISTRATION = environment.registration or "invitation"
+# Whoever comes first to a public site is a stranger: `manage.py create_admin` makes the administrator.
+FIRST_ACCOUNT_IS_ADMINISTRATOR = False
+ACCOUNT_DEFAULT_HTTP_PROTOCOL = "https"
 
 SECURE_SSL_REDIRECT = True
 # Probes and scrapers come from inside, over plain HTTP.

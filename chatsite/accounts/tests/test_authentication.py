@@ -52,7 +52,7 @@ def test_every_bad_credential_is_401(client: Client, secret: str, header: str, m
     assert response.status_code == 401
     assert response.headers["Content-Type"] == "application/problem+json"
     assert response.headers["WWW-Authenticate"].startswith("Bearer")
-    assert response.json()["code"] in {"invalid_api_key", "not_authenticated"}
+    assert response.json()["code"] in {"invalid_api_key", "invalid_token", "not_authenticated"}
 
 
 def test_a_bad_key_is_401_even_beside_a_valid_session(client: Client, ada: User) -> None:
@@ -78,7 +78,7 @@ def test_a_write_by_session_needs_the_csrf_token(ada: User) -> None:
     browser.get("/login/")
     token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', browser.get("/login/").content.decode())
     assert token is not None
-    form = {"username": ada.email, "password": PASSWORD, "csrfmiddlewaretoken": token[1]}
+    form = {"login": ada.email, "password": PASSWORD, "csrfmiddlewaretoken": token[1]}
     assert browser.post("/login/", form).status_code == 302
 
     without = browser.post("/api/probe", ORDER, content_type="application/json")

@@ -1,0 +1,135 @@
+"""The account page and what can be done on it."""
+
+from typing import Any
+from uuid import UUID
+
+from allauth.account.models import EmailAddress
+from allauth.mfa.utils import is_mfa_enabled
+from django.contrib import messages
+from django.contrib.auth import logout
+from django.contrib.auth.decorators import login_required
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from chatsite.accounts import closing, devices, export, keys
+from chatsite.accounts.errors import LastAdministrator
+from chatsite.accounts.forms import DeleteAccountForm, NewKeyForm, ProfileForm
+from chatsite.accounts.models import ApiKey, User
+
+
+@never_cache
+@require_safe
+@login_required
+def account(request: HttpRequest) -> HttpResponse:
+    """Profile, API keys, sessions, security, data."""
+    return _page(request)
+
+
+@never_cache
+@require_POST
+@login_required
+def change_profile(request: HttpRequest) -> HttpResponse:
+    form = ProfileForm(request.POST, instance=_user(request))
+    if not form.is_valid():
+        return _page(request, profile_form=form)
+    form.save()
+    messages.success(request, "Your profile is saved.")
+    return redirect("account")
+
+
+@never_cache
+@require_POST
+@login_required
+def create_key(request: HttpRequest) -> HttpResponse:
+    """Make a key and show it: no redirect, for nothing keeps the secret until the next request."""
+    form = NewKeyForm(request.POST)
+    if not form.is_valid():
+        return _page(request, key_form=form)
+    new = keys.create(user=_user(request), name=form.cleaned_data["name"], now=timezone.now())
+    return _page(request, new_key=new)
+
+
+@never_cache
+@require_POST
+@login_required
+def revoke_key(request: HttpRequest, key_id: UUID) -> HttpResponse:
+    api_key = get_object_or_404(ApiKey, pk=key_id, user=_user(request))
+    if keys.revoke(api_key=api_key, now=timezone.now()):
+        messages.success(request, f"The key {api_key} is revoked.")
+    return redirect("account")
+
+
+@never_cache
+@require_POST
+@login_required
+def end_session(request: HttpRequest, device_id: int) -> HttpResponse:
+    if not devices.end(user=_user(request), device_id=device_id):
+        raise Http404
+    messages.success(request, "That session is logged out.")
+    return redirect("account")
+
+
+@never_cache
+@require_POST
+@login_required
+def end_other_sessions(request: HttpRequest) -> HttpResponse:
+    ended = devices.end_all(user=_user(request), but_key=request.session.session_key)
+    messages.success(request, f"{ended} logged out.")
+    return redirect("account")
+
+
+@never_cache
+@require_safe
+@login_required
+def export_data(request: HttpRequest) -> HttpResponse:
+    """Everything as one file. Joined here: Django streams under ASGI only from asynchronous iterators."""
+    now = timezone.now()
+    body = "".join(export.parts(user=_user(request), now=now))
+    # A lone surrogate cannot have come in, and must not keep the rest from going out.
+    response = HttpResponse(body.encode("utf-8", "replace"), content_type="application/json")
+    response.headers["Content-Disposition"] = f'attachment; filename="chatsite-{now:%Y-%m-%d}.json"'
+    return response
+
+
+@sensitive_post_parameters("password")
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+@login_required
+def delete_account(request: HttpRequest) -> HttpResponse:
+    user = _user(request)
+    form = DeleteAccountForm(request.POST or None, user=user)
+    if form.is_valid():
+        try:
+            closing.close(user=user, now=timezone.now())
+        except LastAdministrator as error:
+            form.add_error(None, str(error))
+        else:
+            logout(request)
+            messages.success(request, "Your account and your chats are deleted.")
+            return redirect("login")
+    return render(request, "accounts/delete.html", {"form": form})
+
+
+def _user(request: HttpRequest) -> User:
+    assert isinstance(request.user, User), "login_required lets nobody else through"
+    return request.user
+
+
+def _page(request: HttpRequest, **shown: Any) -> HttpResponse:
+    user = _user(request)
+    address = EmailAddress.objects.filter(user=user, email=user.email).first()
+    context = {
+        "profile_form": ProfileForm(instance=user),
+        "key_form": NewKeyForm(),
+        "new_key": None,
+        "email_is_verified": address is not None and address.verified,
+        "has_password": user.has_usable_password(),
+        "has_second_factor": is_mfa_enabled(user),
+        "api_keys": ApiKey.objects.filter(user=user, revoked_at=None).order_by("-created_at"),
+        "devices": devices.of_user(user=user, current_key=request.session.session_key),
+    }
+    return render(request, "accounts/account.html", context | shown)
