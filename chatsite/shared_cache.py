@@ -25,7 +25,6 @@ TIMEOUT_S = 0.5
 RETRY_S = 5.0
 
 T = TypeVar("T")
-Timeout = float | int | None | object
 
 
 class SharedCache(BaseCache):
@@ -39,7 +38,7 @@ class SharedCache(BaseCache):
         self._location = location
         self._memory = LocMemCache("chatsite", params)
 
-    def add(self, key: str, value: Any, timeout: Timeout = DEFAULT_TIMEOUT, version: int | None = None) -> bool:
+    def add(self, key: str, value: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None) -> bool:
         def remotely(client: "redis.Redis") -> bool:
             return bool(client.set(name, json.dumps(value), nx=True, px=self._milliseconds(timeout)))
 
@@ -49,12 +48,12 @@ class SharedCache(BaseCache):
     def get(self, key: str, default: Any = None, version: int | None = None) -> Any:
         def remotely(client: "redis.Redis") -> Any:
             found = client.get(name)
-            return default if found is None else json.loads(found)  # type: ignore[arg-type]  # this client is no async one
+            return default if found is None else json.loads(found)
 
         name = self.make_and_validate_key(key, version)
         return self._either(remotely, lambda: self._memory.get(key, default, version))
 
-    def set(self, key: str, value: Any, timeout: Timeout = DEFAULT_TIMEOUT, version: int | None = None) -> None:
+    def set(self, key: str, value: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None) -> None:
         name = self.make_and_validate_key(key, version)
         self._either(
             lambda client: client.set(name, json.dumps(value), px=self._milliseconds(timeout)),
@@ -65,7 +64,7 @@ class SharedCache(BaseCache):
         name = self.make_and_validate_key(key, version)
         return self._either(lambda client: bool(client.delete(name)), lambda: bool(self._memory.delete(key, version)))
 
-    def touch(self, key: str, timeout: Timeout = DEFAULT_TIMEOUT, version: int | None = None) -> bool:
+    def touch(self, key: str, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None) -> bool:
         def remotely(client: "redis.Redis") -> bool:
             left = self._milliseconds(timeout)
             return bool(client.persist(name) if left is None else client.pexpire(name, left))
@@ -109,10 +108,10 @@ class SharedCache(BaseCache):
                 _outage.begin(error)
         return here()
 
-    def _milliseconds(self, timeout: Timeout) -> int | None:
+    def _milliseconds(self, timeout: Any) -> int | None:
         if timeout is DEFAULT_TIMEOUT:
             timeout = self.default_timeout
-        return None if timeout is None else max(1, int(float(timeout) * 1000))  # type: ignore[arg-type]
+        return None if timeout is None else max(1, int(float(timeout) * 1000))
 
 
 class _Outage:

@@ -5,11 +5,10 @@ from typing import Any
 
 import structlog
 from allauth.account.adapter import DefaultAccountAdapter
-from allauth.account.models import EmailAddress
 from allauth.core.exceptions import ImmediateHttpResponse
 from allauth.core.internal.httpkit import is_headless_request
 from allauth.headless.adapter import DefaultHeadlessAdapter
-from django.contrib import messages
+from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 from django.shortcuts import render
 from django.utils import timezone
@@ -19,6 +18,7 @@ from chatsite.accounts.models import Registration, User
 
 log = structlog.get_logger(__name__)
 
+MAX_EMAIL_LENGTH = 254
 # Said by the page itself, or not worth saying.
 _QUIET = {"account/messages/logged_in.txt", "account/messages/logged_out.txt"}
 # Without this mail the person cannot go on, so that they must hear that it was not sent.
@@ -54,13 +54,11 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth sh
             now=timezone.now(),
         )
 
-    def confirm_email(self, request: HttpRequest, email_address: EmailAddress) -> bool:
-        """Two accounts may have asked for one address, and neither has confirmed it: the first to have it keeps it."""
-        holder = accounts.find(email=email_address.email)
-        if holder is not None and holder.pk != email_address.user_id:
-            self.add_message(request, messages.ERROR, message="The address belongs to another account.")
-            return False
-        return bool(super().confirm_email(request, email_address))
+    def clean_email(self, email: str) -> str:
+        """allauth's fields take longer addresses than the database does."""
+        if len(email) > MAX_EMAIL_LENGTH:
+            raise ValidationError(f"At most {MAX_EMAIL_LENGTH} characters.", code="max_length")
+        return str(super().clean_email(email))
 
     def send_mail(self, template_prefix: str, email: str, context: dict[str, Any]) -> None:
         """A mail server that is away must not keep anybody from signing up or changing a password."""

@@ -14,7 +14,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
 
-from chatsite.accounts import invitations, keys, suspension
+from chatsite.accounts import email_change, invitations, keys, suspension
 from chatsite.accounts.models import ApiKey, Invitation, Registration, User
 
 # The admin's own form knows neither second factors nor limits: everybody logs in on the site's page.
@@ -53,7 +53,7 @@ class UserAdmin(DjangoUserAdmin[User]):
     @admin.action(description="Suspend: refuse everywhere, log out, stop answers", permissions=["change"])
     def suspend(self, request: HttpRequest, queryset: QuerySet[User]) -> None:
         now = timezone.now()
-        others = queryset.exclude(pk=request.user.pk)
+        others = queryset.exclude(email=request.user.get_username())
         suspended = sum(suspension.suspend(user=user, now=now) for user in others)
         self.message_user(request, f"{suspended} suspended.")
 
@@ -63,8 +63,10 @@ class UserAdmin(DjangoUserAdmin[User]):
         self.message_user(request, f"{reinstated} reinstated.")
 
     def save_model(self, request: HttpRequest, obj: User, form: ModelForm[User], change: bool) -> None:
-        """Unsetting `active` in the form is suspending as well."""
+        """Unsetting `active` in the form is suspending as well; a new address replaces all that let the user in."""
         super().save_model(request, obj, form, change)
+        if change and "email" in form.changed_data:
+            email_change.keep_only(user=obj, email=obj.email, verified=False)
         if change and not obj.is_active:
             suspension.suspend(user=obj, now=timezone.now())
 

@@ -31,6 +31,10 @@ class InvitationInvalid(AccountsError):
         super().__init__("A valid invitation is needed to open an account here. Each works once and expires.")
 
 
+class LinkInvalid(AccountsError):
+    """A link from a mail was used, has expired or was made up: which one is not told."""
+
+
 class LastAdministrator(AccountsError):
     """The instance would be left without anybody who can administer it."""
 

@@ -62,15 +62,17 @@ class ReauthenticateForm(Plain, allauth_forms.ReauthenticateForm):  # type: igno
         self.fields["password"].help_text = ""
 
 
-class AddEmailForm(Plain, allauth_forms.AddEmailForm):  # type: ignore[misc]
-    pass
-
-
 class ProfileForm(forms.ModelForm[User]):
     class Meta:
         model = User
         fields = ("name",)
         widgets: ClassVar[dict[str, forms.Widget]] = {"name": forms.TextInput(attrs={"autocomplete": "name"})}
+
+
+class ChangeEmailForm(forms.Form):
+    email = forms.EmailField(
+        max_length=254, label="New e-mail address", widget=forms.EmailInput(attrs={"autocomplete": "email"})
+    )
 
 
 class NewKeyForm(forms.Form):

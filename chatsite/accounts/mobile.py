@@ -10,6 +10,7 @@ from functools import wraps
 from http import HTTPStatus
 from typing import Any
 
+from allauth.account.adapter import get_adapter
 from allauth.core.exceptions import ImmediateHttpResponse
 from allauth.headless.account import views as account
 from allauth.headless.internal.restkit.response import ErrorResponse
@@ -17,7 +18,7 @@ from django.contrib.sessions.backends.base import UpdateError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
 from chatsite import problems
-from chatsite.accounts.errors import EmailTaken, InvitationInvalid
+from chatsite.accounts.errors import EmailTaken, InvitationInvalid, RegistrationClosed
 from chatsite.accounts.throttling import RETRY_AFTER_S
 
 View = Callable[..., HttpResponse]
@@ -44,11 +45,15 @@ class SignupView(account.SignupView):  # type: ignore[misc]  # allauth ships no 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         """What only opening the account could find out is told like what the form found."""
         try:
+            if not get_adapter().is_open_for_signup(request):
+                raise RegistrationClosed
             response: HttpResponse = super().post(request, *args, **kwargs)
         except EmailTaken as error:
             self.input.add_error("email", str(error))
         except InvitationInvalid as error:
             self.input.add_error("invitation", str(error))
+        except RegistrationClosed as error:
+            return _problem(HTTPStatus.FORBIDDEN, code="registration_closed", detail=str(error))
         else:
             return response
         return ErrorResponse(request, input=self.input)  # type: ignore[no-any-return]
@@ -69,7 +74,9 @@ def answering_problems(view: View) -> View:
         except UpdateError:
             # The session ended between reading and saving it: a log-out was faster.
             return _problem(HTTPStatus.GONE)
-        return response if response.status_code < 400 else _as_problem(response)
+        if response.status_code < 400 or response.headers.get("Content-Type") == problems.CONTENT_TYPE:
+            return response
+        return _as_problem(response)
 
     return answer
 
@@ -91,9 +98,9 @@ def _unreadable(request: HttpRequest) -> HttpResponse | None:
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE, code="unsupported_media_type", detail="Send application/json."
         )
     try:
-        data = json.loads(request.body.decode("utf-8"), parse_constant=_refuse_constant)
-        # Half of a surrogate pair is JSON but no text: no database and no password hash takes it.
-        json.dumps(data, ensure_ascii=False).encode("utf-8")
+        data = json.loads(request.body.decode("utf-8"), parse_constant=_refuse_constant, parse_int=_integer)
+        # Half of a surrogate pair is JSON but no text: no database and no password hash takes it. 1e400 is infinite.
+        json.dumps(data, ensure_ascii=False, allow_nan=False).encode("utf-8")
     except (ValueError, RecursionError):
         return _problem(HTTPStatus.BAD_REQUEST, detail="The request body is not JSON in valid Unicode.")
     if not isinstance(data, dict):
@@ -103,6 +110,14 @@ def _unreadable(request: HttpRequest) -> HttpResponse | None:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
+
+
+def _integer(digits: str) -> int:
+    """Ids are the only numbers here: what no database can hold is none."""
+    number = int(digits)
+    if abs(number) >= 2**63:
+        raise ValueError("the number is too large")
+    return number
 
 
 def _as_problem(response: HttpResponse) -> HttpResponse:

@@ -30,7 +30,6 @@ urlpatterns = [
     _route("auth/2fa/reauthenticate", mfa.ReauthenticateView),
     _route("auth/sessions", usersessions.SessionsView),
     _route("account/password/change", account.ChangePasswordView),
-    _route("account/email", account.ManageEmailView),
     _route("account/authenticators", mfa.AuthenticatorsView),
     _route("account/authenticators/totp", mfa.ManageTOTPView),
     _route("account/authenticators/recovery-codes", mfa.ManageRecoveryCodesView),

@@ -1,24 +1,32 @@
 """The account page and what can be done on it."""
 
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
+from allauth.account.adapter import get_adapter
+from allauth.account.internal.flows.email_verification import send_verification_email_for_user
 from allauth.account.models import EmailAddress
+from allauth.decorators import rate_limit
 from allauth.mfa.utils import is_mfa_enabled
 from django.contrib import messages
 from django.contrib.auth import logout
 from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from chatsite.accounts import closing, devices, export, keys
-from chatsite.accounts.errors import LastAdministrator
-from chatsite.accounts.forms import DeleteAccountForm, NewKeyForm, ProfileForm
+from chatsite.accounts import closing, devices, email_change, export, keys
+from chatsite.accounts.errors import EmailTaken, LastAdministrator, LinkInvalid
+from chatsite.accounts.forms import ChangeEmailForm, DeleteAccountForm, NewKeyForm, ProfileForm
 from chatsite.accounts.models import ApiKey, User
+
+_View = Callable[..., HttpResponse]
+_limited: Callable[[_View], _View] = rate_limit(action="manage_email")
 
 
 @never_cache
@@ -39,6 +47,52 @@ def change_profile(request: HttpRequest) -> HttpResponse:
     form.save()
     messages.success(request, "Your profile is saved.")
     return redirect("account")
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+@login_required
+@_limited
+def change_email(request: HttpRequest) -> HttpResponse:
+    """Ask for a new address; the link that is sent there makes it count."""
+    user = _user(request)
+    form = ChangeEmailForm(request.POST or None)
+    if form.is_valid():
+        address = form.cleaned_data["email"]
+        token = email_change.token_for(user=user, email=address)
+        link = request.build_absolute_uri(reverse("account_confirm_new_email", args=[token]))
+        get_adapter().send_mail("accounts/email/change", address, {"user": user, "link": link})
+        messages.success(request, f"A mail with a link is on its way to {address}. Open it to change over.")
+        return redirect("account_email")
+    return render(request, "accounts/email.html", {"form": form, "email_is_verified": _is_verified(user)})
+
+
+@never_cache
+@require_POST
+@login_required
+@_limited
+def send_confirmation(request: HttpRequest) -> HttpResponse:
+    """Send the link that confirms the present address once more."""
+    if not send_verification_email_for_user(request, _user(request)):
+        messages.error(request, "One was sent a moment ago. Wait a few minutes before you ask for another.")
+    return redirect("account_email")
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+def confirm_new_email(request: HttpRequest, token: str) -> HttpResponse:
+    """What the link to a new address opens; who opens it need not be logged in on that device."""
+    try:
+        change = email_change.read(token=token)
+        if request.method == "POST":
+            email_change.apply(change=change)
+            messages.success(request, f"You log in with {change.email} from now on.")
+            return redirect("account")
+    except LinkInvalid:
+        return render(request, "accounts/email_confirm.html", {"change": None})
+    except EmailTaken:
+        return render(request, "accounts/email_confirm.html", {"change": None, "is_taken": True})
+    return render(request, "accounts/email_confirm.html", {"change": change})
 
 
 @never_cache
@@ -119,14 +173,17 @@ def _user(request: HttpRequest) -> User:
     return request.user
 
 
+def _is_verified(user: User) -> bool:
+    return bool(EmailAddress.objects.filter(user=user, email=user.email, verified=True).exists())
+
+
 def _page(request: HttpRequest, **shown: Any) -> HttpResponse:
     user = _user(request)
-    address = EmailAddress.objects.filter(user=user, email=user.email).first()
     context = {
         "profile_form": ProfileForm(instance=user),
         "key_form": NewKeyForm(),
         "new_key": None,
-        "email_is_verified": address is not None and address.verified,
+        "email_is_verified": _is_verified(user),
         "has_password": user.has_usable_password(),
         "has_second_factor": is_mfa_enabled(user),
         "api_keys": ApiKey.objects.filter(user=user, revoked_at=None).order_by("-created_at"),

@@ -39,11 +39,8 @@ ACCOUNT_FORMS = {
     "change_password": "chatsite.accounts.forms.ChangePasswordForm",
     "set_password": "chatsite.accounts.forms.SetPasswordForm",
     "reauthenticate": "chatsite.accounts.forms.ReauthenticateForm",
-    "add_email": "chatsite.accounts.forms.AddEmailForm",
 }
 ACCOUNT_EMAIL_VERIFICATION = "optional"
-# A new address counts once its owner has opened the link in the mail; until then the old one stays.
-ACCOUNT_CHANGE_EMAIL = True
 ACCOUNT_EMAIL_NOTIFICATIONS = True
 ACCOUNT_EMAIL_SUBJECT_PREFIX = ""
 ACCOUNT_SESSION_REMEMBER = True
@@ -73,6 +70,7 @@ MFA_TOTP_ISSUER = "Chatsite"
 # One step of 30 s: phones' clocks drift.
 MFA_TOTP_TOLERANCE = 1
 MFA_ALLOW_UNVERIFIED_EMAIL = True
+MFA_RECOVERY_CODES_SHOW_ONCE = True
 MFA_FORMS = {
     "authenticate": "chatsite.accounts.second_factor_forms.AuthenticateForm",
     "reauthenticate": "chatsite.accounts.second_factor_forms.ReauthenticateForm",

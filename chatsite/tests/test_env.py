@@ -44,6 +44,11 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         "WORKER_SLOTS": "8",
         "LOG_FORMAT": "json",
         "LOG_LEVEL": "DEBUG",
+        "REGISTRATION": "invitation",
+        "EMAIL_URL": "smtp+tls://u:p@h:587",
+        "EMAIL_FROM": "chat@a.example",
+        "API_REQUESTS_PER_MINUTE": "0",
+        "API_REQUESTS_PER_MINUTE_PER_ADDRESS": "7",
     }
     for name, value in values.items():
         monkeypatch.setenv(name, value)
@@ -64,6 +69,11 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         worker_slots=8,
         log_format="json",
         log_level="DEBUG",
+        registration="invitation",
+        email_url="smtp+tls://u:p@h:587",
+        email_from="chat@a.example",
+        api_requests_per_minute=0,
+        api_requests_per_minute_per_address=7,
     )
 
 
@@ -89,6 +99,8 @@ def test_a_variable_set_to_nothing_counts_as_unset(monkeypatch: pytest.MonkeyPat
         ("LOG_LEVEL", "loud"),
         ("DEBUG", "maybe"),
         ("BEHIND_TLS_PROXY", "2"),
+        ("REGISTRATION", "sometimes"),
+        ("API_REQUESTS_PER_MINUTE", "-1"),
     ],
 )
 def test_a_wrong_value_is_refused_by_the_variables_name(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
@@ -131,3 +143,23 @@ def test_no_redis_at_all_is_an_error_that_names_the_variable(
 def leave_url(state_dir: Path, content: str) -> None:
     (state_dir / "run").mkdir()
     (state_dir / "run" / "redis.url").write_text(content)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_loopback"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.8.8", True),
+        ("::1", True),
+        ("[::1]", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("192.168.1.4", False),
+        ("chat.example", False),
+        ("localhost.example", False),
+        ("", False),
+    ],
+)
+def test_loopback_is_what_only_this_machine_reaches(host: str, is_loopback: bool) -> None:
+    assert env.is_loopback(host) == is_loopback
