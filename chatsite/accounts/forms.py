@@ -63,10 +63,15 @@ class ReauthenticateForm(Plain, allauth_forms.ReauthenticateForm):  # type: igno
 
 
 class ProfileForm(forms.ModelForm[User]):
+    """Its fields' ids differ from those of the other form on the page."""
+
     class Meta:
         model = User
         fields = ("name",)
         widgets: ClassVar[dict[str, forms.Widget]] = {"name": forms.TextInput(attrs={"autocomplete": "name"})}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, auto_id="profile_%s", **kwargs)
 
 
 class ChangeEmailForm(forms.Form):
@@ -79,6 +84,9 @@ class NewKeyForm(forms.Form):
     name = forms.CharField(
         max_length=100, label="What is it for?", widget=forms.TextInput(attrs={"autocomplete": "off"})
     )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, auto_id="key_%s", **kwargs)
 
 
 class DeleteAccountForm(forms.Form):

@@ -47,6 +47,13 @@ def test_no_page_needs_inline_code(browser: Client, path: str) -> None:
     assert "no-store" in response.headers.get("Cache-Control", "no-store")
 
 
+def test_every_input_has_an_id_of_its_own_that_a_label_names(browser: Client) -> None:
+    page = browser.get("/account/").content.decode()
+    ids = re.findall(r' id="([^"]+)"', page)
+    assert sorted(set(ids)) == sorted(ids)
+    assert set(re.findall(r'<label for="([^"]+)"', page)) <= set(ids)
+
+
 @pytest.mark.parametrize("path", ["/login/", "/signup/", "/password/reset/", "/password/reset/sent/", "/inactive/"])
 def test_no_page_of_strangers_needs_inline_code(client: Client, path: str) -> None:
     response = client.get(path)

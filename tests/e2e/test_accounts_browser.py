@@ -1,0 +1,181 @@
+"""An account's life in a real browser, on the whole running site, with the mail that it prints.
+
+Also fails on an error in the browser's console, a violation of the content security policy among them, and on any
+request to another host.
+"""
+
+import base64
+import hashlib
+import hmac
+import re
+import shutil
+import struct
+import time
+from collections.abc import Callable, Iterator
+from uuid import uuid4
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tests.e2e.test_browser import CHROMIUM, FLAGS, PATIENCE_MS, Stack, Visitor
+from tests.services import wait_for
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+PASSWORD = "a lighthouse without a keeper"
+NEW_PASSWORD = "a keeper without a lighthouse"
+NewVisitor = Callable[[], Visitor]
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    executable = next((found for name in CHROMIUM if (found := shutil.which(name))), None)
+    if executable is None:
+        pytest.fail("no Chromium found; on Debian or Ubuntu: apt-get install chromium")
+    expect.set_options(timeout=PATIENCE_MS)
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=executable, args=FLAGS)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def new_visitor(chromium: Browser, stack: Stack) -> Iterator[NewVisitor]:
+    """Browsers that share nothing; the test fails on what went wrong in any of them."""
+    visitors: list[Visitor] = []
+
+    def new() -> Visitor:
+        context = chromium.new_context(viewport={"width": 1000, "height": 800})
+        visitors.append(Visitor(context=context, url=stack.url.rstrip("/")))
+        return visitors[-1]
+
+    yield new
+    for visitor in visitors:
+        visitor.context.close()
+    assert [visitor.troubles for visitor in visitors] == [[] for _ in visitors]
+
+
+def printed(stack: Stack) -> str:
+    return (stack.state_dir / "serve.log").read_text(errors="replace")  # type: ignore[attr-defined]
+
+
+def link_in_mail(stack: Stack, *, to: str, path: str) -> str:
+    """The newest link below `path` in a mail to this address that the site printed."""
+    found: list[str] = []
+
+    def look() -> bool:
+        mails = printed(stack).split("Subject: ")[1:]
+        mine = [mail for mail in mails if f"To: {to}" in mail]
+        found[:] = [link for mail in mine for link in re.findall(rf"http://\S+({re.escape(path)}\S+)", mail)]
+        return bool(found)
+
+    wait_for(look, what=f"a mail to {to} with a link to {path}")
+    return found[-1]
+
+
+def totp(secret: str) -> str:
+    """What an authenticator app shows now (RFC 6238)."""
+    digest = hmac.digest(base64.b32decode(secret), struct.pack(">Q", int(time.time()) // 30), hashlib.sha1)
+    offset = digest[-1] & 15
+    return f"{(struct.unpack('>I', digest[offset : offset + 4])[0] & 0x7FFFFFFF) % 1_000_000:06}"
+
+
+def log_in(page: Page, email: str, password: str) -> None:
+    page.get_by_label("E-mail").fill(email)
+    page.get_by_label("Password").fill(password)
+    page.get_by_role("button", name="Log in").click()
+
+
+def test_from_signing_up_to_logging_another_browser_out(stack: Stack, new_visitor: NewVisitor) -> None:
+    email = f"someone-{uuid4().hex[:12]}@example.org"
+    here = new_visitor()
+
+    page = here.open("/login/")
+    page.get_by_role("link", name="Open an account").click()
+    page.get_by_label("Name").fill("Someone")
+    page.get_by_label("E-mail").fill(email)
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Sign up").click()
+    expect(page.locator("[data-composer-input]")).to_be_visible()
+    page.get_by_role("button", name="Log out").click()
+
+    page.get_by_role("link", name="Forgot your password?").click()
+    page.get_by_label("E-mail").fill(email)
+    page.get_by_role("button", name="Send the link").click()
+    expect(page.get_by_role("heading", name="Look into your mail")).to_be_visible()
+    page.goto(here.url + link_in_mail(stack, to=email, path="/password/reset/"))
+    page.get_by_label("New Password", exact=True).fill(NEW_PASSWORD)
+    page.get_by_label("New Password (again)").fill(NEW_PASSWORD)
+    page.get_by_role("button", name="Save the password").click()
+    page.get_by_role("link", name="Log in").click()
+    log_in(page, email, PASSWORD)
+    expect(page.get_by_role("alert")).to_contain_text("do not match")
+    log_in(page, email, NEW_PASSWORD)
+    expect(page.locator("[data-composer-input]")).to_be_visible()
+
+    page.get_by_role("link", name=email).click()
+    expect(page.get_by_role("heading", name="Your account")).to_be_visible()
+    page.get_by_role("link", name="Second step").click()
+    page.get_by_role("link", name="Set up an authenticator app").click()
+    page.get_by_label("Password").fill(NEW_PASSWORD)
+    page.get_by_role("button", name="Confirm").click()
+    qr = page.get_by_role("img", name="QR code")
+    expect(qr).to_be_visible()
+    assert qr.evaluate("(image) => image.complete && image.naturalWidth > 0"), "the policy lets the code be seen"
+    secret = page.locator("[data-totp-secret]").inner_text()
+    page.get_by_label("Code", exact=True).fill(totp(secret))
+    page.get_by_role("button", name="Turn it on").click()
+    expect(page.locator("[data-recovery-codes] li")).to_have_count(10)
+
+    elsewhere = new_visitor()
+    other = elsewhere.open("/")
+    log_in(other, email, NEW_PASSWORD)
+    other.get_by_label("Code", exact=True).fill(totp(secret))
+    other.get_by_role("button", name="Log in").click()
+    expect(other.locator("[data-composer-input]")).to_be_visible()
+
+    page.goto(here.url + "/account/")
+    expect(page.locator("[data-session]")).to_have_count(2)
+    page.locator("[data-session]:not([data-current])").get_by_role("button", name="Log out").click()
+    expect(page.locator("[data-session]")).to_have_count(1)
+    other.reload()
+    expect(other).to_have_url(re.compile(r"/login/"))
+    page.reload()
+    expect(page.get_by_role("heading", name="Your account")).to_be_visible()
+
+
+def test_a_key_made_on_the_page_works_until_it_is_revoked_there(stack: Stack, new_visitor: NewVisitor) -> None:
+    email = f"someone-{uuid4().hex[:12]}@example.org"
+    visitor = new_visitor()
+    page = visitor.open("/signup/")
+    page.get_by_label("E-mail").fill(email)
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Sign up").click()
+    expect(page.locator("[data-composer-input]")).to_be_visible()
+    page.goto(visitor.url + "/account/")
+    page.get_by_label("What is it for?").fill("a script")
+    page.get_by_role("button", name="Make a key").click()
+    key = page.locator("[data-new-key]").inner_text()
+
+    def status() -> int:
+        response = visitor.context.request.get(
+            f"{visitor.url}/api/v1/me", headers={"Authorization": f"Bearer {key}", "Cookie": ""}
+        )
+        return response.status
+
+    assert status() == 200
+    page.get_by_role("button", name="Revoke a script").click()
+    expect(page.locator("[data-api-key]")).to_have_count(0)
+    assert status() == 401
+
+
+def test_the_account_page_fits_a_phone(stack: Stack, new_visitor: NewVisitor) -> None:
+    visitor = new_visitor()
+    page = visitor.open("/signup/")
+    page.set_viewport_size({"width": 360, "height": 640})
+    page.get_by_label("E-mail").fill(f"someone-{uuid4().hex[:12]}@example.org")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Sign up").click()
+    expect(page.locator("[data-composer-input]")).to_be_visible()
+    page.goto(visitor.url + "/account/")
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
