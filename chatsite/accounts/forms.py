@@ -36,6 +36,7 @@ class SignupForm(Plain, allauth_forms.SignupForm):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["email"].widget.attrs["autocomplete"] = "username"
+        self.fields["password1"].help_text = "At least 8 characters; not a common password, not your name."
 
 
 class ResetPasswordForm(Plain, allauth_forms.ResetPasswordForm):  # type: ignore[misc]
@@ -71,7 +72,7 @@ class ProfileForm(forms.ModelForm[User]):
         widgets: ClassVar[dict[str, forms.Widget]] = {"name": forms.TextInput(attrs={"autocomplete": "name"})}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, auto_id="profile_%s", **kwargs)
+        super().__init__(*args, **(kwargs | {"auto_id": "profile_%s"}))
 
 
 class ChangeEmailForm(forms.Form):
@@ -86,7 +87,7 @@ class NewKeyForm(forms.Form):
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, auto_id="key_%s", **kwargs)
+        super().__init__(*args, **(kwargs | {"auto_id": "key_%s"}))
 
 
 class DeleteAccountForm(forms.Form):

@@ -14,6 +14,7 @@ from allauth.account.adapter import get_adapter
 from allauth.core.exceptions import ImmediateHttpResponse
 from allauth.headless.account import views as account
 from allauth.headless.internal.restkit.response import ErrorResponse
+from allauth.headless.tokens import views as tokens
 from django.contrib.sessions.backends.base import UpdateError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
@@ -57,6 +58,17 @@ class SignupView(account.SignupView):  # type: ignore[misc]  # allauth ships no 
         else:
             return response
         return ErrorResponse(request, input=self.input)  # type: ignore[no-any-return]
+
+
+class RefreshTokenView(tokens.RefreshTokenView):  # type: ignore[misc]
+    def post(self, request: HttpRequest) -> HttpResponse:
+        """A token that is refused is a 401, as everywhere, not a malformed request."""
+        response: HttpResponse = super().post(request)
+        if response.status_code != HTTPStatus.BAD_REQUEST:
+            return response
+        return _problem(
+            HTTPStatus.UNAUTHORIZED, code="invalid_token", detail="The refresh token is not valid, or no longer."
+        )
 
 
 def answering_problems(view: View) -> View:

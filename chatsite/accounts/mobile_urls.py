@@ -4,11 +4,10 @@ from allauth.headless.account import views as account
 from allauth.headless.base import views as base
 from allauth.headless.constants import Client
 from allauth.headless.mfa import views as mfa
-from allauth.headless.tokens import views as tokens
 from allauth.headless.usersessions import views as usersessions
 from django.urls import URLPattern, path
 
-from chatsite.accounts.mobile import SignupView, answering_problems
+from chatsite.accounts.mobile import RefreshTokenView, SignupView, answering_problems
 
 
 def _route(address: str, view: type) -> URLPattern:
@@ -33,5 +32,5 @@ urlpatterns = [
     _route("account/authenticators", mfa.AuthenticatorsView),
     _route("account/authenticators/totp", mfa.ManageTOTPView),
     _route("account/authenticators/recovery-codes", mfa.ManageRecoveryCodesView),
-    _route("tokens/refresh", tokens.RefreshTokenView),
+    _route("tokens/refresh", RefreshTokenView),
 ]

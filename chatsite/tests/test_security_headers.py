@@ -7,7 +7,7 @@ from django.test import Client
 from django.utils import timezone
 
 from chatsite.accounts import accounts, keys
-from chatsite.accounts.models import User
+from chatsite.accounts.models import Registration, User
 
 POLICY = {
     "default-src 'self'",
@@ -67,6 +67,7 @@ def test_login_page_and_admin_need_no_inline_code(client: Client) -> None:
     assert inline_code(client.get("/login/").content.decode()) == []
     admin = accounts.open_account(email="root@example.org", password="x", administrator=True)
     key = keys.create(user=admin, name="laptop", now=timezone.now()).api_key
+    Registration.objects.create()
     client.force_login(admin)
     for path in (
         "/admin/",
@@ -78,6 +79,11 @@ def test_login_page_and_admin_need_no_inline_code(client: Client) -> None:
         "/admin/accounts/apikey/",
         f"/admin/accounts/apikey/{key.pk}/change/",
         "/admin/password_change/",
+        "/admin/accounts/invitation/",
+        "/admin/accounts/invitation/add/",
+        "/admin/accounts/registration/1/change/",
+        "/admin/account/emailaddress/",
+        "/admin/mfa/authenticator/",
     ):
         response = client.get(path)
         assert response.status_code == 200, path

@@ -17,8 +17,9 @@ from uuid import uuid4
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tests.e2e.test_browser import CHROMIUM, FLAGS, PATIENCE_MS, Stack, Visitor
+from tests.e2e.test_browser import CHROMIUM, FLAGS, PATIENCE_MS, Visitor
 from tests.services import wait_for
+from tests.stack import Stack
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
@@ -56,7 +57,7 @@ def new_visitor(chromium: Browser, stack: Stack) -> Iterator[NewVisitor]:
 
 
 def printed(stack: Stack) -> str:
-    return (stack.state_dir / "serve.log").read_text(errors="replace")  # type: ignore[attr-defined]
+    return (stack.state_dir / "serve.log").read_text(errors="replace")
 
 
 def link_in_mail(stack: Stack, *, to: str, path: str) -> str:

@@ -1,13 +1,16 @@
 """The admin screens for users and keys."""
 
+import re
 from datetime import datetime
 
 import pytest
 from django.test import Client
+from django.utils import timezone
+from pytest_django import Settings
 
-from chatsite.accounts import accounts, keys
-from chatsite.accounts.errors import InvalidApiKey
-from chatsite.accounts.models import ApiKey, User
+from chatsite.accounts import accounts, invitations, keys, registration
+from chatsite.accounts.errors import InvalidApiKey, InvitationInvalid
+from chatsite.accounts.models import ApiKey, Invitation, User
 from chatsite.accounts.tests.conftest import PASSWORD
 
 
@@ -66,3 +69,32 @@ def test_keys_can_be_revoked_there_and_not_made(admin_site: Client, ada: User, n
 def test_a_user_who_is_no_staff_sees_no_admin_page(client: Client, ada: User) -> None:
     client.force_login(ada)
     assert client.get("/admin/accounts/user/").status_code == 302
+
+
+def test_an_invitation_is_made_there_and_its_link_shown_once(admin_site: Client) -> None:
+    form = {"email": "Eve@example.org", "note": "from the fair", "expires_at_0": "2999-01-01", "expires_at_1": "12:00"}
+    page = admin_site.post("/admin/accounts/invitation/add/", form, follow=True).content.decode()
+    found = re.search(r"/signup/\?invitation=([A-Za-z0-9_-]{43})", page)
+    assert found is not None
+    invitation = Invitation.objects.get()
+    assert (invitation.email, invitation.created_by) == ("eve@example.org", User.objects.get(email="root@example.org"))
+    invitations.check(token=found[1], email="eve@example.org", now=timezone.now())
+    assert found[1] not in admin_site.get("/admin/accounts/invitation/").content.decode()
+    detail = admin_site.get(f"/admin/accounts/invitation/{invitation.pk}/change/").content.decode()
+    assert invitation.sha256 not in detail
+
+
+def test_an_invitation_can_be_withdrawn(admin_site: Client) -> None:
+    new = invitations.create(created_by=None, now=timezone.now())
+    admin_site.post(f"/admin/accounts/invitation/{new.invitation.pk}/delete/", {"post": "yes"})
+    with pytest.raises(InvitationInvalid):
+        invitations.check(token=new.token, email="eve@example.org", now=timezone.now())
+
+
+def test_the_registration_mode_is_chosen_there(admin_site: Client, settings: Settings) -> None:
+    settings.REGISTRATION = "open"
+    page = admin_site.get("/admin/accounts/registration/", follow=True)
+    assert page.status_code == 200
+    admin_site.post("/admin/accounts/registration/1/change/", {"mode": "closed"})
+    assert registration.mode() == "closed"
+    assert admin_site.get("/admin/accounts/registration/add/").status_code == 403
