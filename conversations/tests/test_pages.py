@@ -83,12 +83,12 @@ def test_logging_in_leads_to_the_page_that_was_asked_for(owner: Any) -> None:
     client = Client()
     form = client.get(f"/login/?next={page_of(chat)}").content.decode()
     assert f'name="next" value="{page_of(chat)}"' in form
-    response = client.post("/login/", {"username": "ada@example.org", "password": "a password", "next": page_of(chat)})
+    response = client.post("/login/", {"login": "ada@example.org", "password": "a password", "next": page_of(chat)})
     assert response.headers["Location"] == page_of(chat)
 
 
 def test_a_failed_login_says_so_and_keeps_the_address(owner: Any) -> None:
-    form = Client().post("/login/", {"username": "ada@example.org", "password": "wrong"}).content.decode()
+    form = Client().post("/login/", {"login": "ada@example.org", "password": "wrong"}).content.decode()
     assert 'role="alert"' in form
     assert 'value="ada@example.org"' in form
     assert "wrong" not in form
