@@ -36,7 +36,7 @@ def test_the_first_account_becomes_administrator_and_the_second_does_not() -> No
     assert FirstAdministrator.objects.get().user == User.objects.get(email="first@example.org")
 
 
-@pytest.mark.django_db(transaction=True, serialized_rollback=True)
+@pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("attempt", range(3))
 def test_two_first_sign_ups_that_race_make_one_administrator(attempt: int) -> None:
     barrier = threading.Barrier(6)

@@ -136,7 +136,7 @@ def test_an_invitation_for_an_address_works_for_that_one_in_any_case(client: Cli
     assert sign_up(client, "EVE@example.org", invitation=token) == 302
 
 
-@pytest.mark.django_db(transaction=True, serialized_rollback=True)
+@pytest.mark.django_db(transaction=True)
 def test_two_that_race_for_one_invitation_get_one_account(settings: Settings) -> None:
     settings.REGISTRATION = "invitation"
     token = invitations.create(created_by=None, now=timezone.now()).token
