@@ -75,9 +75,9 @@ def read() -> Environment:
         registration=_choice("REGISTRATION", default="", among=("", *REGISTRATIONS)) or None,
         email_url=_text("EMAIL_URL"),
         email_from=_text("EMAIL_FROM") or "Chatsite <noreply@localhost>",
-        api_requests_per_minute=_integer("API_REQUESTS_PER_MINUTE", default=1_200, low=0, high=10**6),
+        api_requests_per_minute=_integer("API_REQUESTS_PER_MINUTE", default=6_000, low=0, high=10**6),
         api_requests_per_minute_per_address=_integer(
-            "API_REQUESTS_PER_MINUTE_PER_ADDRESS", default=6_000, low=0, high=10**7
+            "API_REQUESTS_PER_MINUTE_PER_ADDRESS", default=30_000, low=0, high=10**7
         ),
     )
 
