@@ -6,6 +6,9 @@ from drf_spectacular.views import SpectacularAPIView
 
 from chatsite import health, metrics, problems
 
+admin.site.site_header = admin.site.site_title = "Chatsite"
+admin.site.index_title = "Administration"
+
 urlpatterns = [
     path("", include("conversations.page_urls")),
     path("", include("chatsite.accounts.urls")),

@@ -11,6 +11,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from chatsite.accounts import accounts
 from chatsite.accounts.errors import EmailTaken
+from chatsite.accounts.management.prepared import prepared_database
 from chatsite.accounts.models import User
 
 
@@ -23,6 +24,7 @@ class Command(BaseCommand):
             "--password-stdin", action="store_true", help="read the password from standard input, one line"
         )
 
+    @prepared_database()
     def handle(self, *args: Any, email: str, password_stdin: bool, **options: Any) -> None:
         if accounts.find(email=email) is not None:
             raise CommandError(_taken(email))
@@ -41,9 +43,9 @@ class Command(BaseCommand):
             raise CommandError(_taken(email)) from error
         except ValidationError as error:
             raise CommandError(" ".join(error.messages)) from error
-        self.stderr.write(f"Created the administrator {user.email}.")
+        self.stderr.write(f"Created the administrator {user.email}.", style_func=str)
         if generated is not None:
-            self.stderr.write("Its password follows. It is shown this once:")
+            self.stderr.write("Its password follows. It is shown this once:", style_func=str)
             self.stdout.write(generated)
 
 
