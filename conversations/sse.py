@@ -9,15 +9,22 @@ import contextlib
 import json
 import re
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from uuid import UUID
 
+import structlog
 from channels.db import database_sync_to_async
+from django.db import DatabaseError
 
 from conversations.event_consumer import Event, Receive, Scope, Send, StreamingConsumer
 from inference import api as inference
 from inference.contracts import START, Cursor, Entry, RunState, StreamHub
 
+log = structlog.get_logger(__name__)
+
+# Threads of their own, and few: asgiref's one shared thread would let one slow query hold up every follower.
+_ASKING = ThreadPoolExecutor(max_workers=4, thread_name_prefix="run-state")
 # Below the 15 s that is promised, by what a look into the database may take.
 QUIET_S = 12.0
 EVENT_STREAM = b"text/event-stream"
@@ -105,7 +112,13 @@ class EventStreamConsumer(StreamingConsumer):
 
     async def _stream(self, *, run_id: UUID, after: Cursor, known: RunState) -> None:
         async def state() -> RunState | None:
-            found: RunState | None = await database_sync_to_async(inference.run_state)(run_id=run_id)
+            ask = database_sync_to_async(inference.run_state, thread_sensitive=False, executor=_ASKING)
+            try:
+                found: RunState | None = await ask(run_id=run_id)
+            except DatabaseError:
+                # Not knowing is no reason to cut a stream that works: what was known at its start still serves.
+                log.warning("run_state_unknown", run_id=str(run_id), exc_info=True)
+                return known
             return found
 
         following = self._hub.follow(run_id=run_id, after=after, known=known, state=state, quiet_s=self._quiet_s)

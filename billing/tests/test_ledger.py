@@ -162,3 +162,23 @@ def test_a_rebuild_waits_for_the_acceptance_that_holds_the_account(ada: Any) -> 
     for thread in threads:
         thread.join(timeout=30)
     assert order == ["accepted", "rebuilt"]
+
+
+def test_a_users_charges_come_oldest_first_as_they_were_recorded(record: Any, ada: Any) -> None:
+    first, second = record(), record(reason="cancelled")
+    assert billing.charges_of(user_id=ada.pk) == [first, second]
+    assert billing.charges_of(user_id=uuid4()) == []
+
+
+def test_generations_are_found_for_those_who_have_an_account(ada: Any) -> None:
+    nobody = uuid4()
+    assert billing.account_generations(user_ids=[ada.pk, nobody]) == {}
+    billing.advance_generation(user_id=ada.pk)
+    assert billing.account_generations(user_ids=[ada.pk, nobody]) == {ada.pk: 2}
+
+
+def test_rows_say_in_the_admin_what_they_are(record: Any, ada: Any) -> None:
+    charge = record()
+    assert str(UsageEntry.objects.get()) == f"{charge.run_id} epoch 1: completed"
+    billing.advance_generation(user_id=ada.pk)
+    assert str(Account.objects.get()) == f"account of {ada.pk}"

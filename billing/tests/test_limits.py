@@ -78,3 +78,8 @@ def test_there_is_one_default_plan(free: Plan) -> None:
 def test_a_plan_that_allows_nothing_cannot_be_stored(db: None, bad: dict[str, int]) -> None:
     with pytest.raises(IntegrityError), transaction.atomic():
         Plan.objects.create(slug="bad", name="Bad", **bad)
+
+
+def test_plans_and_subscriptions_say_in_the_admin_what_they_are(ada: Any, pro: Plan, now: datetime) -> None:
+    assert str(pro) == "Pro"
+    assert str(Subscription.objects.create(user=ada, plan=pro, starts_at=now)) == "Pro from 2026-03-01"

@@ -206,6 +206,18 @@ async def test_a_server_that_answers_nothing_breaks_the_connection(valkey: Valke
     await subscriber.close()
 
 
+async def test_a_subscription_that_is_not_confirmed_in_time_is_unavailable(
+    valkey: Valkey, connector: AsyncConnector
+) -> None:
+    subscriber = Subscriber(connector=connector, ping_s=60, silent_s=0.2)
+    steady = Ear()
+    await subscriber.subscribe(channel("steady"), steady)
+    with hung(valkey), pytest.raises(StoreUnavailable):
+        await subscriber.subscribe(channel("late"), Ear())
+    assert (steady.interruptions, subscriber.channel_count) == (1, 0)
+    await subscriber.close()
+
+
 async def test_a_restart_tells_every_listener_once_and_the_next_subscription_works(
     valkey: Valkey, subscriber: Subscriber
 ) -> None:
