@@ -216,6 +216,23 @@ async def test_while_nothing_happens_comments_show_that_the_connection_lives(imp
     assert not exchange.ended
 
 
+async def test_a_database_that_is_away_cuts_no_stream(
+    impatient: Caller, send: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def away(*, run_id: UUID) -> None:
+        asked.append(run_id)
+        raise OperationalError("the database is away")
+
+    monkeypatch.setattr(inference, "run_state", away)
+    exchange = impatient.follow(await send())
+    frames = [await exchange.frame() for _ in range(4)]
+    assert [frame.type for frame in frames] == ["", "queued", "", ""]
+    assert asked
+    assert not exchange.ended
+
+
 def test_a_comment_comes_at_least_every_15_seconds() -> None:
     assert sse.QUIET_S < 15
 
