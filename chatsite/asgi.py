@@ -14,4 +14,11 @@ from chatsite.handler import Handler  # noqa: E402
 from conversations.api import stream_http  # noqa: E402
 
 django_application: Any = Handler()
-application = ProtocolTypeRouter({"http": stream_http(django_application)})
+
+
+async def refuse_websocket(scope: Any, receive: Any, send: Any) -> None:
+    """There are none here: 403, without the error and the traceback of a protocol that nobody handles."""
+    await send({"type": "websocket.close"})
+
+
+application = ProtocolTypeRouter({"http": stream_http(django_application), "websocket": refuse_websocket})

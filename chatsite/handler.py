@@ -1,5 +1,6 @@
 """Django's ASGI handler, made to refuse what it would trip over before any view or middleware runs."""
 
+import os
 from collections.abc import Mapping
 from typing import IO, Any
 
@@ -19,6 +20,16 @@ class Utf8Request(ASGIRequest):
     Django decodes both with the charset that the client names. Some that Python knows decode no text
     (`rot13`, `hex`, `undefined`), and the error comes before anything can turn it into an answer.
     """
+
+    def __init__(self, scope: Mapping[str, Any], body_file: IO[bytes]) -> None:
+        super().__init__(scope, body_file)
+        if not self.META.get("CONTENT_LENGTH"):
+            # A body sent in chunks has no such header, and REST framework takes that for no body at all.
+            self.META["CONTENT_LENGTH"] = str(body_file.seek(0, os.SEEK_END))
+            body_file.seek(0)
+        if not self.META.get("HTTP_ACCEPT", "*/*").strip():
+            # Naming nothing is not refusing everything.
+            del self.META["HTTP_ACCEPT"]
 
     def _set_content_type_params(self, meta: dict[str, Any]) -> None:
         self.content_type, self.content_params = parse_header_parameters(meta.get("CONTENT_TYPE", ""))

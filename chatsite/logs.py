@@ -60,6 +60,8 @@ def logging_config(*, json: bool, level: str) -> dict[str, Any]:
             "django.server": {"handlers": [], "level": level, "propagate": True},
             # A refusal is the client's affair, and stands in the access log; only 5xx is news here.
             "django.request": {"level": "ERROR"},
+            # A scanner's business, one traceback per request.
+            "django.security.DisallowedHost": {"level": "CRITICAL"},
             # Queries carry message text as parameters.
             "django.db.backends": {"level": "WARNING"},
         },

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.cache import never_cache
+from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -37,6 +38,7 @@ class PoolCollector(Collector):
 
 
 @never_cache
+@csrf_exempt
 @require_safe
 def metrics(request: HttpRequest) -> HttpResponse:
     """The text exposition format. A registry per scrape: nothing is kept between two of them."""

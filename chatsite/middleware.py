@@ -46,6 +46,9 @@ class RequestIds:
                     ms=round((time.monotonic() - began) * 1000, 1),
                 )
         response.headers[HEADER] = request_id
+        if request.path_info.startswith("/api/"):
+            # Everything there is somebody's own, and changes.
+            response.headers.setdefault("Cache-Control", "no-store")
         return response
 
 

@@ -7,7 +7,9 @@ from http import HTTPStatus
 from typing import Any
 from uuid import UUID
 
+import structlog
 from django.core.exceptions import BadRequest, PermissionDenied
+from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.utils import timezone
 from django.views import defaults
@@ -18,6 +20,9 @@ from rest_framework.views import set_rollback
 
 from chatsite.problem_kinds import FRAMEWORK, TABLE, Kind
 from conversations.errors import InvalidRequest
+from inference.errors import ServiceUnavailable
+
+log = structlog.get_logger(__name__)
 
 CONTENT_TYPE = "application/problem+json"
 
@@ -27,6 +32,10 @@ def handle(exc: Exception, context: Mapping[str, Any]) -> Response | None:
     if isinstance(exc, InvalidRequest):
         # Found deeper than a serializer looks, told like what a serializer finds.
         exc = exceptions.ValidationError({exc.field: [exc.reason]})
+    if isinstance(exc, OperationalError | InterfaceError):
+        # Away, or locked for longer than anybody waits.
+        log.error("database_unavailable", exc_info=exc)
+        exc = ServiceUnavailable(reason="the database does not answer", retry_after=5)
     if isinstance(exc, exceptions.APIException):
         status, body, headers = _from_rest_framework(exc)
     else:

@@ -44,9 +44,9 @@ def admit(
     The same turn and base epoch get the first hold again. Raises AdmissionRefused at a limit of the user's own and
     ServiceUnavailable when Redis or every worker of the pool is away.
     """
-    until = time.monotonic() + PATIENCE_S
-    try:
-        cell = store.connector().cell()
+
+    def attempt(cell: Cell) -> Admission:
+        until = time.monotonic() + PATIENCE_S
         while True:
             call = admission.admit(
                 cell.keys,
@@ -73,6 +73,9 @@ def admit(
                     if time.monotonic() > until:
                         raise ServiceUnavailable(reason="the quota account is being rebuilt", retry_after=1)
                     time.sleep(POLL_S)
+
+    try:
+        return store.connector().run(attempt)
     except StoreUnavailable as error:
         raise ServiceUnavailable(reason="the service's memory is away") from error
 
@@ -120,11 +123,13 @@ def rebuild(cell: Cell, *, user_id: UUID, now: datetime) -> None:
 def settle(*, user_id: UUID, admission_id: UUID) -> None:
     """Turn a settled turn's hold into what its ledger rows charge. Raises StoreUnavailable."""
     tokens = billing.charged(admission_id=admission_id)
-    cell = store.connector().cell()
-    cell.call(admission.settle(cell.keys, user_id=user_id, admission_id=admission_id, tokens=tokens))
+    store.connector().run(
+        lambda cell: cell.call(admission.settle(cell.keys, user_id=user_id, admission_id=admission_id, tokens=tokens))
+    )
 
 
 def release(held: Admission) -> None:
     """Give back the hold of a turn that was not accepted. Raises StoreUnavailable."""
-    cell = store.connector().cell()
-    cell.call(admission.release(cell.keys, user_id=held.user_id, admission_id=held.admission_id))
+    store.connector().run(
+        lambda cell: cell.call(admission.release(cell.keys, user_id=held.user_id, admission_id=held.admission_id))
+    )

@@ -198,31 +198,45 @@ def forget_chat(*, chat_id: UUID) -> None:
     Run.objects.filter(chat_id=chat_id).exclude(status__in=Run.ACTIVE).delete()
 
 
-def ready_pools(*, now: datetime) -> list[str]:
-    """Slugs of the pools that a live worker serves; none when Redis is away."""
-    return [gauges.pool for gauges in pool_gauges() if gauges.workers]
+def ready_pools() -> list[str]:
+    """Slugs of the open pools that a live worker serves and this process can count tokens for.
+
+    None when Redis is away. Loads tokenizers that are not in memory yet.
+    """
+    served = {gauges.pool for gauges in pool_gauges() if gauges.workers}
+    return [
+        pool.slug for pool in map(_pool_info, ModelPool.objects.filter(slug__in=served, is_open=True)) if _counts(pool)
+    ]
+
+
+def _counts(pool: PoolInfo) -> bool:
+    try:
+        tokenizer_for(pool)
+    except ServiceUnavailable:
+        return False
+    return True
 
 
 def pool_gauges() -> list[PoolGauges]:
     """What the engines of each pool report; zeros for a pool without a live worker. Empty when Redis is away."""
+    slugs = list(ModelPool.objects.values_list("slug", flat=True))
     try:
-        cell = store.connector().cell()
-        found = []
-        for slug in ModelPool.objects.values_list("slug", flat=True):
-            reports = _reports(cell, pool=slug)
-            found.append(
-                PoolGauges(
-                    pool=slug,
-                    workers=len(reports),
-                    slots=sum(report.slots for report in reports),
-                    running=sum(report.running for report in reports),
-                    waiting=sum(report.waiting for report in reports),
-                    kv_usage=max((report.kv_usage for report in reports), default=0.0),
-                    output_tokens=sum(report.output_tokens for report in reports),
-                )
-            )
+        reports_of = store.connector().run(lambda cell: {slug: _reports(cell, pool=slug) for slug in slugs})
     except StoreUnavailable:
         return []
+    found = []
+    for slug, reports in reports_of.items():
+        found.append(
+            PoolGauges(
+                pool=slug,
+                workers=len(reports),
+                slots=sum(report.slots for report in reports),
+                running=sum(report.running for report in reports),
+                waiting=sum(report.waiting for report in reports),
+                kv_usage=max((report.kv_usage for report in reports), default=0.0),
+                output_tokens=sum(report.output_tokens for report in reports),
+            )
+        )
     return found
 
 
@@ -316,11 +330,14 @@ def _cancel_waiting(run: Run, *, now: datetime) -> bool:
     return True
 
 
+def _order_cancel(cell: Cell, *, boot_id: str, run_id: UUID) -> None:
+    cell.run(lambda client: workers.order_cancel(client, cell.keys, boot_id=boot_id, run_id=run_id))
+
+
 def _tell_worker(run: Run) -> None:
     """The worker's next look at the flag, within a second, does without this message."""
     boot_id = run.attempts.order_by("-epoch").values_list("worker", flat=True).first()
     try:
-        cell = store.connector().cell()
-        cell.run(lambda client: workers.order_cancel(client, cell.keys, boot_id=str(boot_id), run_id=run.id))
+        store.connector().run(lambda cell: _order_cancel(cell, boot_id=str(boot_id), run_id=run.id))
     except StoreUnavailable as error:
         log.warning("cancel_order_failed", run_id=str(run.id), error=str(error))

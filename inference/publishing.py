@@ -4,6 +4,7 @@ Each may fail without harm: the database has decided, and the reaper does again 
 """
 
 import structlog
+from django.db import DatabaseError
 
 from inference import admission, store
 from inference.cell import queue, stream
@@ -19,17 +20,18 @@ _UNKNOWN = "\0"
 def enqueue(run: Run) -> bool:
     """Put an accepted run into its pool's queue. False when Redis is away: the run waits in the database."""
     try:
-        cell = store.connector().cell()
-        cell.call(
-            queue.enqueue(
-                cell.keys,
-                user_id=run.owner_id,
-                pool=run.pool.slug,
-                run_id=run.id,
-                epoch=run.epoch,
-                base_epoch=run.base_epoch,
-                admission_id=run.admission_id,
-                now_ms=store.now_ms(),
+        store.connector().run(
+            lambda cell: cell.call(
+                queue.enqueue(
+                    cell.keys,
+                    user_id=run.owner_id,
+                    pool=run.pool.slug,
+                    run_id=run.id,
+                    epoch=run.epoch,
+                    base_epoch=run.base_epoch,
+                    admission_id=run.admission_id,
+                    now_ms=store.now_ms(),
+                )
             )
         )
     except StoreUnavailable as error:
@@ -40,9 +42,9 @@ def enqueue(run: Run) -> bool:
 
 def dequeue(run: Run) -> None:
     """Take a run that ended unclaimed out of its pool's queue."""
+    ticketed = queue.Ticketed(run_id=run.id, epoch=run.epoch)
     try:
-        cell = store.connector().cell()
-        cell.call(queue.dequeue(cell.keys, pool=run.pool.slug, run=queue.Ticketed(run_id=run.id, epoch=run.epoch)))
+        store.connector().run(lambda cell: cell.call(queue.dequeue(cell.keys, pool=run.pool.slug, run=ticketed)))
     except StoreUnavailable as error:
         # Whoever claims it finds that it is over.
         log.warning("dequeue_failed", run_id=str(run.id), error=str(error))
@@ -55,21 +57,25 @@ def announce_end(run: Run, *, text: str | None) -> None:
     """
     kind, data = terminal_event(run)
     try:
-        cell = store.connector().cell()
-        cell.call(
-            stream.close(
-                cell.keys,
-                run_id=run.id,
-                epoch=run.epoch,
-                base_epoch=run.base_epoch,
-                kind=kind,
-                data=data,
-                text=_UNKNOWN if text is None else text,
+        store.connector().run(
+            lambda cell: cell.call(
+                stream.close(
+                    cell.keys,
+                    run_id=run.id,
+                    epoch=run.epoch,
+                    base_epoch=run.base_epoch,
+                    kind=kind,
+                    data=data,
+                    text=_UNKNOWN if text is None else text,
+                )
             )
         )
-        admission.settle(user_id=run.owner_id, admission_id=run.admission_id)
     except StoreUnavailable as error:
-        log.warning("announce_end_failed", run_id=str(run.id), error=str(error))
+        log.warning("close_failed", run_id=str(run.id), error=str(error))
+    try:
+        admission.settle(user_id=run.owner_id, admission_id=run.admission_id)
+    except (StoreUnavailable, DatabaseError) as error:
+        log.warning("settle_failed", run_id=str(run.id), error=str(error))
 
 
 _EXPLANATIONS = {

@@ -79,11 +79,8 @@ class Server:
         """Serve the best waiting run. False when there is none to be had."""
         if not self._host.takes_runs:
             return False
-        boot_id = self._host.identity.boot_id
         try:
-            cell = store.connector().cell()
-            call = queue.claim(cell.keys, pool=self._pool, boot_id=boot_id, now_ms=store.now_ms())
-            ticketed = queue.read_claim(cell.call(call))
+            cell, ticketed = store.connector().run(self._claim)
         except StoreUnavailable as error:
             log.warning("claim_failed", pool=self._pool, error=str(error))
             return False
@@ -102,6 +99,11 @@ class Server:
         finally:
             self._unlease(cell, ticketed, held_ms=held_ms)
         return True
+
+    def _claim(self, cell: Cell) -> tuple[Cell, queue.Ticketed | None]:
+        boot_id = self._host.identity.boot_id
+        call = queue.claim(cell.keys, pool=self._pool, boot_id=boot_id, now_ms=store.now_ms())
+        return cell, queue.read_claim(cell.call(call))
 
     def _unlease(self, cell: Cell, ticketed: queue.Ticketed, *, held_ms: int) -> None:
         boot_id = self._host.identity.boot_id

@@ -163,7 +163,10 @@ CELERY_ACCEPT_CONTENT = ["json"]
 # Generation tickets name their pool's queue (`pool.<slug>`) when they are published; the rest are jobs.
 CELERY_TASK_DEFAULT_QUEUE = "jobs"
 CELERY_TIMEZONE = "UTC"
-CELERY_BEAT_SCHEDULE: dict[str, dict[str, object]] = {}
+CELERY_BEAT_SCHEDULE: dict[str, dict[str, object]] = {
+    # One pass takes milliseconds; passes that pile up behind a slow one are worth nothing.
+    "reap": {"task": "inference.tasks.reap", "schedule": 1.0, "options": {"expires": 5}},
+}
 CELERY_BEAT_SCHEDULE_FILENAME = str(STATE_DIR / "run" / "celerybeat-schedule")
 
 # Found when it is first needed: the embedded server's address is not known when settings load.

@@ -1,12 +1,16 @@
 """Requests that Django cannot even construct, through the ASGI application."""
 
+import json
 from typing import Any
 
 import pytest
 from asgiref.sync import SyncToAsync
 from asgiref.testing import ApplicationCommunicator
+from django.apps import apps
 from django.core.handlers.asgi import ASGIHandler
+from django.utils import timezone
 
+from chatsite.accounts import accounts, keys
 from chatsite.asgi import application
 from chatsite.handler import Handler
 
@@ -17,6 +21,7 @@ async def answer(
     method: str = "GET",
     query: bytes = b"",
     headers: dict[bytes, bytes] | None = None,
+    body: bytes = b"{}",
     application: Any = application,
 ) -> tuple[int, str, bytes]:
     """Status, content type and body of one request, headers and query string passed on as bytes."""
@@ -32,17 +37,26 @@ async def answer(
         "server": ("127.0.0.1", 8000),
     }
     exchange: Any = ApplicationCommunicator(application, scope)  # type: ignore[no-untyped-call]
-    await exchange.send_input({"type": "http.request", "body": b"{}"})
+    await exchange.send_input({"type": "http.request", "body": body})
     start = await exchange.receive_output(timeout=5)
-    body = b""
+    received = b""
     more = True
     while more:
         event = await exchange.receive_output(timeout=5)
-        body += event["body"]
+        received += event["body"]
         more = event.get("more_body", False)
     await exchange.wait(timeout=5)
     types = [value.decode() for name, value in start["headers"] if name.lower() == b"content-type"]
-    return start["status"], types[0], body
+    return start["status"], types[0], received
+
+
+@pytest.fixture
+def ada_key(transactional_db: None) -> str:
+    """The key of a user whose chats the default pool answers."""
+    ModelPool = apps.get_model("inference", "ModelPool")
+    ModelPool.objects.get_or_create(slug="default", defaults={"name": "Default", "is_default": True})
+    user = accounts.open_account(email="ada@example.org", password=None)
+    return keys.create(user=user, name="", now=timezone.now()).secret
 
 
 async def test_the_application_serves_pages_and_problems() -> None:
@@ -100,3 +114,22 @@ async def test_an_unforeseen_error_under_asgi_is_a_500_problem(monkeypatch: pyte
     handler = Handler()
     monkeypatch.setattr(handler, "resolve_request", broken)
     assert (await answer("/api/v1/nothing", application=handler))[:2] == (500, "application/problem+json")
+
+
+async def test_a_body_that_came_in_chunks_is_read(ada_key: str) -> None:
+    headers = {b"content-type": b"application/json", b"authorization": f"Bearer {ada_key}".encode()}
+    headers[b"transfer-encoding"] = b"chunked"
+    status, _, body = await answer("/api/v1/chats", method="POST", headers=headers, body=b'{"title": "In chunks"}')
+    assert (status, json.loads(body)["title"]) == (201, "In chunks")
+
+
+async def test_an_empty_accept_header_takes_anything(ada_key: str) -> None:
+    headers = {b"accept": b"", b"authorization": f"Bearer {ada_key}".encode()}
+    assert (await answer("/api/v1/chats", headers=headers))[0] == 200
+
+
+async def test_a_websocket_is_refused() -> None:
+    scope = {"type": "websocket", "path": "/", "headers": [], "subprotocols": []}
+    exchange: Any = ApplicationCommunicator(application, scope)  # type: ignore[no-untyped-call]
+    await exchange.send_input({"type": "websocket.connect"})
+    assert await exchange.receive_output(timeout=5) == {"type": "websocket.close"}

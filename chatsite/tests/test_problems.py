@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from django.db import InterfaceError, OperationalError
 from django.test import Client, override_settings
 from django.utils import timezone
 from rest_framework.response import Response
@@ -240,3 +241,11 @@ def test_limits_of_ones_own_and_of_the_service_both_say_when_to_retry() -> None:
     assert (own.status_code, own.data["limit"], own.headers["Retry-After"]) == (429, "concurrent_runs", "7")
     full = told(inference.ServiceUnavailable(reason="the service's memory is away", retry_after=5))
     assert (full.status_code, full.data["code"], full.headers["Retry-After"]) == (503, "unavailable", "5")
+
+
+@pytest.mark.parametrize("error", [OperationalError("database is locked"), InterfaceError("connection already closed")])
+def test_a_database_that_does_not_answer_is_no_fault_of_the_request(error: Exception) -> None:
+    response = problems.handle(error, {})
+    assert response is not None
+    assert (response.status_code, response.headers["Retry-After"]) == (503, "5")
+    assert response.data["code"] == "unavailable"

@@ -155,7 +155,7 @@ class PoolsView(APIView):
     @extend_schema(operation_id="pools_list", responses=serializers.PoolPageSerializer)
     def get(self, request: Request) -> Response:
         """The model pools that you may send to, the default one first."""
-        ready = set(inference.ready_pools(now=timezone.now()))
+        ready = set(inference.ready_pools())
         results = [
             {
                 "slug": pool.slug,

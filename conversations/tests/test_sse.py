@@ -5,9 +5,11 @@ import json
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.core import signals
+from django.db import OperationalError
 from django.test import Client
 
 from chatsite.asgi import django_application
@@ -25,6 +27,7 @@ from conversations.tests.support import (
     settle_by_hand,
     subscribe,
 )
+from inference import api as inference
 from inference import store
 from inference.cell import hub as hub_module
 from inference.cell import stream

@@ -20,7 +20,7 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from inference.cell.errors import StoreUnavailable
+from inference.cell.errors import IncarnationChanged, StoreUnavailable
 from inference.cell.keys import Keys
 
 Argument = str | bytes | int | float
@@ -75,6 +75,10 @@ class ScriptCall:
     args: Sequence[Argument]
 
 
+class _AnotherIncarnation(redis.ConnectionError):
+    """A new connection reached another run of the server than those before it."""
+
+
 class _Binding:
     """The incarnation that all connections of one cell must show."""
 
@@ -85,7 +89,7 @@ class _Binding:
         if self.run_id is None:
             self.run_id = run_id
         elif self.run_id != run_id:
-            raise redis.ConnectionError("Redis restarted: another incarnation answers")
+            raise _AnotherIncarnation("Redis restarted: another incarnation answers")
 
 
 def _handshake() -> list[tuple[str, ...]]:
@@ -105,9 +109,12 @@ class Cell:
         return self.run(lambda client: client.evalsha(SHAS[call.script], len(call.keys), *call.keys, *call.args))
 
     def run(self, operation: Callable[[redis.Redis], T]) -> T:
-        """Run one client operation."""
+        """Run one client operation. Raises IncarnationChanged where it never left this process."""
         try:
             return operation(self.client)
+        except _AnotherIncarnation as error:
+            self._drop(self)
+            raise IncarnationChanged(str(error)) from error
         except UNAVAILABLE as error:
             self._drop(self)
             raise StoreUnavailable(str(error)) from error
@@ -144,6 +151,17 @@ class Connector:
                     self._failures += 1
                     raise
             return self._cell
+
+    def run(self, operation: Callable[[Cell], T]) -> T:
+        """Run an operation that holds in any incarnation, in the one that is there now.
+
+        A process that was idle while Redis restarted learns of it only when it next connects: the operation then
+        begins anew, rather than fail although Redis is back. Raises StoreUnavailable.
+        """
+        try:
+            return operation(self.cell())
+        except IncarnationChanged:
+            return operation(self.cell())
 
     def close(self) -> None:
         with self._lock:

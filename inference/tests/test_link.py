@@ -13,7 +13,7 @@ import redis
 from inference import store
 from inference.cell import queue, stream, workers
 from inference.cell.errors import StoreUnavailable
-from inference.cell.link import AsyncConnector, Connector, ScriptCall
+from inference.cell.link import AsyncConnector, Cell, Connector, ScriptCall
 from inference.tests.support import ask, connections, hung, restart
 from tests.services import Valkey, wait_for
 from tests.waiting import until
@@ -55,6 +55,30 @@ def test_after_a_restart_the_old_cell_is_unavailable_and_the_next_one_new(valkey
     after = store.connector().cell()
     assert after.keys.incarnation != before.keys.incarnation
     assert after.call(look(after)) is None
+
+
+def test_what_was_idle_during_a_restart_works_at_the_first_try(valkey: Valkey) -> None:
+    connector = Connector(url=lambda: valkey.url)
+    before = connector.cell()
+    restart(valkey)
+    incarnation, claimed = connector.run(lambda cell: (cell.keys.incarnation, cell.call(look(cell))))
+    assert incarnation != before.keys.incarnation
+    assert claimed is None
+    connector.close()
+
+
+def test_an_operation_that_may_have_arrived_is_not_repeated(valkey: Valkey) -> None:
+    connector = Connector(url=lambda: valkey.url)
+    begun: list[str] = []
+
+    def operation(cell: Cell) -> None:
+        begun.append(cell.keys.incarnation)
+        valkey.kill()
+        cell.call(look(cell))
+
+    with pytest.raises(StoreUnavailable):
+        connector.run(operation)
+    assert len(begun) == 1
 
 
 def test_an_old_cell_never_writes_into_the_new_incarnation(valkey: Valkey) -> None:
