@@ -34,7 +34,7 @@ TABLE: dict[type[Exception], Kind] = {
         status=HTTPStatus.BAD_REQUEST,
         code="too_long",
         title="The message is too long",
-        detail="The prompt has {prompt_tokens} tokens; {max_prompt_tokens} fit this pool's window.",
+        detail="The prompt has {prompt_tokens} tokens; {max_prompt_tokens} are allowed here.",
     ),
     conversations.TurnConflict: Kind(status=HTTPStatus.CONFLICT, code="turn_conflict", title="The turn id is taken"),
     conversations.Blocked: Kind(status=HTTPStatus.UNPROCESSABLE_ENTITY, code="blocked", title="The message is refused"),
@@ -46,6 +46,12 @@ TABLE: dict[type[Exception], Kind] = {
         code="unknown_pool",
         title="Unknown pool",
         detail="No pool of this name is open to you.",
+    ),
+    inference.ChatTemplateRefused: Kind(
+        status=HTTPStatus.UNPROCESSABLE_ENTITY,
+        code="template_refused",
+        title="The model cannot take this conversation",
+        detail="The model's own chat template refuses these messages.",
     ),
     inference.ChatBusy: Kind(
         status=HTTPStatus.CONFLICT,

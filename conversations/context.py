@@ -90,6 +90,11 @@ def assemble(
     )
 
 
+def answered(history: Sequence[PastMessage]) -> list[PastMessage]:
+    """The history without the user messages that got no answer: user and assistant then take turns."""
+    return [message for turn in _turns(history) if len(turn) == 2 for message in turn]
+
+
 def _turns(history: Sequence[PastMessage]) -> list[list[PastMessage]]:
     """Messages grouped by the user message they begin with: a turn is left out whole."""
     turns: list[list[PastMessage]] = []

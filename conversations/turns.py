@@ -21,8 +21,8 @@ from conversations.errors import ChatNotFound, TurnConflict
 from conversations.models import Chat, Message, Turn
 from conversations.preparation import Ready
 from inference import api as inference
-from inference.contracts import Admission
-from inference.errors import AdmissionRefused, ChatBusy, ServiceUnavailable
+from inference.contracts import Admission, PoolInfo
+from inference.errors import AdmissionRefused, ChatBusy, PoolNotFound, ServiceUnavailable
 
 _TRIES = 3
 _TITLE_CHARACTERS = 60
@@ -115,7 +115,7 @@ def _known(chat: Chat, asked: _Asked, *, held: Admission | None = None) -> Begun
 
 def _begin_new(chat: Chat, asked: _Asked, *, generation: int) -> Begun:
     """Check, admit and store a turn that is not known. Raises as `begin`, and AccountRebuilt and _ChatMoved."""
-    pool = inference.pool_for(user_id=chat.owner_id, slug=asked.pool or chat.pool)
+    pool = _pool(chat, asked)
     output_tokens = limits.output_tokens(asked.max_output_tokens, most=pool.max_output_tokens)
     busy = inference.active_run(chat_id=chat.id)
     if busy is not None:
@@ -153,6 +153,16 @@ def _begin_new(chat: Chat, asked: _Asked, *, generation: int) -> Begun:
         raise
     inference.enqueue(begun.run)
     return begun
+
+
+def _pool(chat: Chat, asked: _Asked) -> PoolInfo:
+    """The pool that was asked for, else the chat's; where that is closed by now, the default one goes on."""
+    if asked.pool is not None:
+        return inference.pool_for(user_id=chat.owner_id, slug=asked.pool)
+    try:
+        return inference.pool_for(user_id=chat.owner_id, slug=chat.pool)
+    except PoolNotFound:
+        return inference.pool_for(user_id=chat.owner_id, slug=None)
 
 
 def _store(chat: Chat, asked: _Asked, *, held: Admission, ready: Ready) -> Begun:

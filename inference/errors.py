@@ -19,6 +19,10 @@ class PoolNotFound(InferenceError):
         self.slug = slug
 
 
+class ChatTemplateRefused(InferenceError):
+    """The model's own template rejects this sequence of messages (roles out of order, say)."""
+
+
 class ChatBusy(InferenceError):
     """The chat has an active run already."""
 

@@ -20,6 +20,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.decoders import DecodeStream
 
+from inference.errors import ChatTemplateRefused
+
 ROLES = frozenset({"system", "user", "assistant", "tool"})
 # What a tokenizer needs from a model's folder; weights are left alone.
 FILES = (
@@ -38,10 +40,6 @@ class TokenizerUnavailable(Exception):
         super().__init__(f"No tokenizer for model {model!r}: {reason}")
         self.model = model
         self.reason = reason
-
-
-class ChatTemplateRefused(Exception):
-    """The model's own template rejects this sequence of messages (roles out of order, say)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -232,3 +232,14 @@ def test_wrong_counts_change_no_more_than_where_the_history_is_cut(
     kept = [m for m in history if m.seq >= prompt.first_seq]
     assert prompt.ids == encoded(SYSTEM, *kept, message(len(history) + 1, "user", "And now?"))
     assert prompt.trimmed == (len(kept) < len(history))
+
+
+def test_the_answered_history_is_that_of_turns_with_an_answer() -> None:
+    history = [
+        message(1, "user", "First?"),
+        message(2, "assistant", "One."),
+        message(3, "user", "Its answer failed and is not there."),
+        message(5, "user", "Third?"),
+        message(6, "assistant", "Three."),
+    ]
+    assert [past.seq for past in context.answered(history)] == [1, 2, 5, 6]

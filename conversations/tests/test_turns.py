@@ -239,6 +239,13 @@ def test_a_closed_pool_is_refused(chat: Chat) -> None:
         begin(chat, pool="old")
 
 
+def test_a_chat_whose_pool_was_closed_goes_on_in_the_default_one(chat: Chat) -> None:
+    ModelPool.objects.create(slug="retired", name="Retired", is_open=False)
+    chat.pool = "retired"
+    chat.save()
+    assert begin(chat).run.pool == "default"
+
+
 def test_a_message_can_be_sent_to_another_pool_than_the_chats(chat: Chat, site: None) -> None:
     ModelPool.objects.create(slug="big", name="Big", context_window=8192)
     pretend_a_worker("big")

@@ -148,7 +148,7 @@ class StreamHub:
                 now = await state()
                 if now is None or now.is_terminal:
                     if now is not None:
-                        yield _reset(now)
+                        yield _reset(now, position)
                     return
                 yield Quiet()
                 await asyncio.sleep(RECONNECT_S)
@@ -195,7 +195,7 @@ class StreamHub:
                     if over and not position.is_whole_at(entry):
                         now = await state()
                         if now is not None:
-                            yield _reset(now)
+                            yield _reset(now, position)
                         return
                     position.take(entry)
                     yield entry
@@ -204,7 +204,7 @@ class StreamHub:
                 if fresh or replay or buffer.entries:
                     continue
                 if overdue is not None:
-                    yield _reset(overdue)
+                    yield _reset(overdue, position)
                     return
                 if not asked or not await buffer.wait(quiet_s):
                     # Attached, or quiet for long: does the database call the run over?
@@ -235,6 +235,11 @@ class StreamHub:
         return [Entry(Cursor.parse(entry_id), fields["t"], fields["d"]) for entry_id, fields in rows]
 
 
-def _reset(state: RunState) -> Entry:
+def _reset(state: RunState, position: _Position) -> Entry:
+    """Tell a follower to fetch what it missed.
+
+    Its id ends the following where the run is over; a run that goes on (an explicit retry) is to be followed again.
+    """
     data = {"status": state.status, "message_id": str(state.message_id) if state.message_id else None}
-    return Entry(Cursor(state.epoch, TERMINAL_SEQ), "reset_required", encode(data))
+    end = Cursor(state.epoch, TERMINAL_SEQ) if state.is_terminal else position.cursor
+    return Entry(end, "reset_required", encode(data))

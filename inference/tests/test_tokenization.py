@@ -10,8 +10,9 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
 from inference import tokenization
+from inference.errors import ChatTemplateRefused
 from inference.testing import CHATML, tiny_tokenizer
-from inference.tokenization import ChatTemplateRefused, ChatTokenizer, ChatTurn, TokenizerUnavailable
+from inference.tokenization import ChatTokenizer, ChatTurn, TokenizerUnavailable
 
 START, END = 1, 2  # <|im_start|> and <|im_end|> of the tiny tokenizer
 TINY = tiny_tokenizer()

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -81,7 +80,6 @@ class Generation:
         self, *, assignment: Assignment, engine: Engine, flusher: Flusher, outage_bound_s: float = OUTAGE_BOUND_S
     ) -> None:
         self.assignment = assignment
-        self.progressed_at = time.monotonic()
         self._engine = engine
         self._flusher = flusher
         self._outage_bound_s = outage_bound_s
@@ -205,7 +203,6 @@ class Generation:
         # Closing the iterator drops the sequence, whatever made the loop end.
         async with contextlib.aclosing(self._engine.generate(request)) as deltas:
             async for delta in deltas:
-                self.progressed_at = time.monotonic()
                 self._cached_tokens = max(self._cached_tokens, delta.cached_tokens)
                 publication.add(delta)
                 if publication.has_pending:
