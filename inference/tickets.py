@@ -10,7 +10,9 @@ log = structlog.get_logger(__name__)
 def send(*, pool: str) -> bool:
     """Wake one worker of the pool. False when the broker is away; the reaper sends another."""
     try:
-        current_app.send_task("inference.tasks.generate", kwargs={"pool": pool}, queue=f"pool.{pool}")
+        current_app.send_task(
+            "inference.tasks.generate", kwargs={"pool": pool}, queue=f"pool.{pool}", ignore_result=True
+        )
     except (OperationalError, OSError) as error:
         log.warning("ticket_not_sent", pool=pool, error=str(error))
         return False

@@ -21,5 +21,7 @@ FIRST_ACCOUNT_IS_ADMINISTRATOR = False
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = True
 if "sqlite" in DATABASES["default"]["ENGINE"]:
+    # Threads of one test must not keep the next one's database open.
+    DATABASES["default"]["CONN_MAX_AGE"] = 0
     # A file: threads that share an in-memory database meet its table locks at once, whatever the timeout.
     DATABASES["default"]["TEST"] = {"NAME": str(Path(tempfile.gettempdir()) / f"chatsite-test-{os.getpid()}.sqlite3")}

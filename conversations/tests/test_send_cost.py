@@ -21,8 +21,8 @@ READS = [
     # Who asks.
     "accounts_apikey",
     # The chat, a turn of this name, the pool, a run in the way, the user's plan, the history.
-    "conversations_chat", "conversations_turn", "inference_modelpool", "inference_run", "billing_plan",
-    "conversations_message",
+    "conversations_chat", "conversations_turn", "inference_modelpool", "inference_run", "billing_subscription",
+    "billing_plan", "conversations_message",
     # The account's and the chat's locks.
     "billing_account", "conversations_chat",
 ]  # fmt: skip
