@@ -11,6 +11,7 @@ django.setup(set_prefix=False)
 
 # Views and models can only be imported from here on.
 from chatsite.handler import Handler  # noqa: E402
+from chatsite.tuning import settle_down  # noqa: E402
 from conversations.api import stream_http  # noqa: E402
 
 django_application: Any = Handler()
@@ -21,4 +22,5 @@ async def refuse_websocket(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "websocket.close"})
 
 
+settle_down()
 application = ProtocolTypeRouter({"http": stream_http(django_application), "websocket": refuse_websocket})

@@ -4,9 +4,10 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from celery import Celery
-from celery.signals import setup_logging
+from celery.signals import setup_logging, worker_ready
 
 from chatsite import env
+from chatsite.tuning import settle_down
 
 
 class App(Celery):
@@ -36,6 +37,11 @@ def broker_url(redis_url: str) -> str:
     return urlunsplit(parts._replace(query=urlencode(query)))
 
 
+def _settle_down(**_kwargs: Any) -> None:
+    """The engine is loaded by now: its modules are most of what there is."""
+    settle_down()
+
+
 def _keep_django_logging(**_kwargs: Any) -> None:
     """A connected receiver is what stops Celery from replacing the handlers that Django configured."""
 
@@ -46,4 +52,5 @@ app = App("chatsite")
 app.set_default()
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
+worker_ready.connect(_settle_down)
 setup_logging.connect(_keep_django_logging)

@@ -62,6 +62,9 @@ def logging_config(*, json: bool, level: str) -> dict[str, Any]:
             "django.request": {"level": "ERROR"},
             # A scanner's business, one traceback per request.
             "django.security.DisallowedHost": {"level": "CRITICAL"},
+            # Two lines per ticket, the first of them before the work begins. Failures are errors and are shown.
+            "celery.worker.strategy": {"level": "WARNING"},
+            "celery.app.trace": {"level": "WARNING"},
             # Queries carry message text as parameters.
             "django.db.backends": {"level": "WARNING"},
         },
