@@ -69,7 +69,8 @@ def begin(
     """Accept a user message and the run that answers it, or find the turn of this client_turn_id again.
 
     Raises ChatNotFound, InvalidRequest, TurnConflict, Blocked, TooLong; inference's ChatBusy, PoolNotFound,
-    AdmissionRefused, ServiceUnavailable. After any of them nothing is stored and nothing is held.
+    AdmissionRefused, ServiceUnavailable, ChatTemplateRefused. After any of them nothing is stored and nothing is held,
+    but for a ServiceUnavailable whose commit the database did not confirm: repeating the request finds out.
     """
     limits.check_content(content)
     limits.check_turn_id(client_turn_id)
