@@ -5,15 +5,17 @@ VENV := .venv/bin
 SET_UP := $(PYTHON) scripts/bootstrap.py
 PYTEST := $(VENV)/python -m pytest
 # What may behave differently on another database: everything but the supervisor's own tests.
-ON_DATABASE := billing chatsite conversations inference --ignore chatsite/tests/test_supervisor.py
+ON_DATABASE := billing chatsite conversations inference tests/walk --ignore chatsite/tests/test_supervisor.py
+# Billing and settlement: the fast tests take every branch of these.
+WHOLE := billing/*,inference/runs.py,inference/charging.py
 # The page's unit tests run on the Node.js that comes inside playwright's wheel.
 NODE = $(VENV)/python -c "import playwright, pathlib; print(pathlib.Path(playwright.__file__).parent / 'driver' / 'node')"
 TEMPLATES := $(wildcard templates chatsite/templates)
 
-.PHONY: help run setup dev test check format bench lock clean
+.PHONY: help run setup dev test check format model chaos fuzz bench simulate bench-admin lock clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
 	@echo "Variables (PORT, ENGINE, DATABASE_URL, …): docs/operations.md"
 
 run:  ## set everything up and serve http://127.0.0.1:8000 until Ctrl-C
@@ -25,12 +27,13 @@ setup:  ## only set up what `make run` needs
 dev:  ## set up what tests and checks need
 	@$(SET_UP) dev
 
-test: dev  ## run every check and every test, on SQLite and Postgres, with the real engine and a browser
+test: dev  ## run every check and every test, on SQLite and Postgres, with the real engine, a browser and some chaos
 	@$(MAKE) --no-print-directory check
 	$(PYTEST) -n 2 --cov --cov-report=
 	$(VENV)/coverage report --format=total | sed 's/.*/branch coverage of the fast tests: & %/'
+	$(VENV)/coverage report --include="$(WHOLE)" --fail-under=100
 	$(VENV)/python -m tests.services $(PYTEST) -n 2 $(ON_DATABASE)
-	$(PYTEST) -m "engine or browser"
+	$(PYTEST) -m "engine or browser or chaos"
 
 check: dev  ## lint, formatting, types, import contracts, migrations, templates, the page's unit tests
 	$(VENV)/ruff check .
@@ -46,8 +49,25 @@ format:  ## let the formatters have their way
 	$(VENV)/ruff format .
 	$(VENV)/djlint --reformat --quiet $(TEMPLATES)
 
-bench: dev  ## measure: added latency, tokens per second, many streams
+model:  ## search the turn protocol's model for a counterexample (docs/protocol), on two cores
+	$(PYTHON) -m docs.protocol
+
+bench: dev  ## measure: added latency, tokens per second, many followers
 	$(VENV)/python -m benchmarks.run
+
+chaos: dev  ## kill and freeze processes under load, then check what must hold (TURNS, KILLS, SEED, DB, ENGINE)
+	$(VENV)/python -m tests.chaos $(if $(TURNS),--turns $(TURNS)) $(if $(KILLS),--kills $(KILLS)) \
+		$(if $(SEED),--seed $(SEED)) $(if $(DB),--db $(DB)) $(if $(ENGINE),--engine $(ENGINE))
+
+fuzz: dev  ## hold the served API against its schema with made-up requests (CASES, SEED; WALK=full: all bad inputs, too)
+	$(VENV)/python -m tests.fuzz $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED))
+	$(if $(WALK),WALK=$(WALK) $(PYTEST) -n 2 tests/walk)
+
+simulate: dev  ## hold the scheduler against its goals: its real scripts in virtual time (OPTIONS="--quick"; plots in var/simulation)
+	$(VENV)/python manage.py simulate $(OPTIONS)
+
+bench-admin: dev  ## measure: the admin's pages over a million rows, on SQLite and Postgres (about 8 GB of disk)
+	$(VENV)/python -m benchmarks.admin
 
 lock:  ## choose the newest allowed packages anew: requirements.txt and requirements/*.txt
 	$(PYTHON) scripts/lock.py

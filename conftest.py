@@ -24,6 +24,16 @@ def _no_redis_by_chance() -> Iterator[None]:
         os.environ["REDIS_URL"] = before
 
 
+@pytest.fixture(autouse=True)
+def _nothing_kept_of_another_test() -> None:
+    # Only here: it needs Django's models, which are not ready when this file is loaded.
+    from conversations import banner
+    from inference import policies
+
+    banner.forget()
+    policies.forget()
+
+
 @pytest.fixture(scope="session")
 def valkey_server() -> Iterator[services.Valkey]:
     with services.valkey() as server:

@@ -18,7 +18,7 @@ from tests.stack import Stack
 ROUNDS = 60
 WARM_UP = 5
 OUTPUT_TOKENS = 4
-SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+SYSTEM = "You are an AI assistant trained to provide factual answers."
 
 
 def question(number: int) -> str:

@@ -1,36 +1,50 @@
-"""`python -m benchmarks.run [NAME …]`: start the site with the real engine, measure, stop it."""
+"""`python -m benchmarks.run [NAME …]`: measure, with the site and its real engine or in a site of their own."""
 
 import os
 import sys
 from collections.abc import Callable
 
-from benchmarks import first_token, report, throughput
+from benchmarks import affinity, fairness, first_token, follow, report, scheduler_cost, throughput
 from tests.stack import Stack, running
 
-BENCHMARKS: dict[str, Callable[..., dict[str, object]]] = {
+WITH_ENGINE: dict[str, Callable[..., dict[str, object]]] = {
     "throughput": throughput.run,
     "first_token": first_token.run,
+}
+# These start what they need themselves.
+ALONE: dict[str, Callable[[], dict[str, object]]] = {
+    "follow": follow.run,
+    "fairness": fairness.run,
+    "scheduler_cost": scheduler_cost.run,
+    "affinity": affinity.run,
 }
 
 
 def main(names: list[str]) -> int:
-    unknown = [name for name in names if name not in BENCHMARKS]
+    known = [*WITH_ENGINE, *ALONE]
+    unknown = [name for name in names if name not in known]
     if unknown:
-        print(f"unknown benchmark {unknown[0]!r}; there are: {', '.join(BENCHMARKS)}", file=sys.stderr)
+        print(f"unknown benchmark {unknown[0]!r}; there are: {', '.join(known)}", file=sys.stderr)
         return 2
+    names = names or known
     # The bare engine's core imports this module again, and vLLM looks into every module there is, Celery's too.
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "chatsite.settings.local")
-    print("starting the site and its engine …", flush=True)
-    with running(engine="vllm") as stack:
-        return measure(stack, names=names or list(BENCHMARKS))
+    if served := [name for name in names if name in WITH_ENGINE]:
+        print("starting the site and its engine …", flush=True)
+        with running(engine="vllm") as stack:
+            measure_with_engine(stack, names=served)
+    for name in names:
+        if name in ALONE:
+            print(f"\nmeasuring {name} …", flush=True)
+            print(f"  written to {report.write(name, ALONE[name]())}")
+    return 0
 
 
-def measure(stack: Stack, *, names: list[str]) -> int:
+def measure_with_engine(stack: Stack, *, names: list[str]) -> None:
     key = stack.manage("create_api_key", "benchmark@example.com")
     for name in names:
         print(f"\nmeasuring {name} …", flush=True)
-        print(f"  written to {report.write(name, BENCHMARKS[name](stack, key=key))}")
-    return 0
+        print(f"  written to {report.write(name, WITH_ENGINE[name](stack, key=key))}")
 
 
 if __name__ == "__main__":

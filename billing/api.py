@@ -1,38 +1,73 @@
 """Billing as the other apps see it: limits, the account lock, and the ledger."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from uuid import UUID
 
 from django.db.models import F, Q, Sum
 
-from billing.contracts import Charge, Limits
+from billing import metering, sums
+from billing.contracts import Charge, HourOfUse, Prices, Used
+from billing.debts import charged_lately, checkpoint, debt_of, due_for_checkpoint, ever_charged
 from billing.errors import AccountRebuilt
+from billing.history import history_days_of, shortest_history
+from billing.limits import limits_for, plan_for, tiers
+from billing.metering import complete_days, meter, metering_backlog, remeter
 from billing.models import Account, Plan, Subscription, UsageEntry
+from billing.money import amount
+from billing.selectors import adjusted, daily_usage, has_own_limits, run_charge, usage_since
+from billing.takeaway import SECTIONS as TAKEAWAY
+from billing.takeaway import page_of as takeaway_page
 
-_LIMITS = ("slug", "concurrent_runs", "max_prompt_tokens", "max_output_tokens", "weight")
+__all__ = [
+    "TAKEAWAY",
+    "account_generation",
+    "account_generations",
+    "adjusted",
+    "advance_generation",
+    "amount",
+    "charged",
+    "charged_lately",
+    "charges_of",
+    "checkpoint",
+    "complete_days",
+    "daily_usage",
+    "debt_of",
+    "due_for_checkpoint",
+    "ever_charged",
+    "has_own_limits",
+    "history_days_of",
+    "hold_account",
+    "hourly_usage",
+    "limits_for",
+    "lock_account",
+    "meter",
+    "metering_backlog",
+    "plan_for",
+    "plans_of",
+    "pool_usage",
+    "record",
+    "remeter",
+    "run_charge",
+    "shortest_history",
+    "takeaway_page",
+    "tiers",
+    "usage_of",
+    "usage_since",
+    "used_tokens",
+]
 
 
-def limits_for(*, user_id: UUID, now: datetime) -> Limits:
-    """The limits of the user's current subscription, or of the default plan."""
-    # Plain columns of two plain queries: on the path of every send, where one query for both takes 2 ms to compose.
-    row = (
-        Subscription.objects.filter(user_id=user_id, starts_at__lte=now)
+def plans_of(*, user_ids: Sequence[UUID], now: datetime) -> dict[UUID, str]:
+    """The name of each user's plan: of the current subscription, or of the default plan."""
+    default = Plan.objects.filter(is_default=True).values_list("name", flat=True).first() or ""
+    current = (
+        Subscription.objects.filter(user_id__in=user_ids, starts_at__lte=now)
         .filter(Q(ends_at__isnull=True) | Q(ends_at__gt=now))
-        .order_by("-starts_at")
-        .values_list(*(f"plan__{name}" for name in _LIMITS))
-        .first()
+        .order_by("starts_at")
+        .values_list("user_id", "plan__name")
     )
-    if row is None:
-        row = Plan.objects.filter(is_default=True).values_list(*_LIMITS).get()
-    plan, concurrent_runs, max_prompt_tokens, max_output_tokens, weight = row
-    return Limits(
-        plan=plan,
-        concurrent_runs=concurrent_runs,
-        max_prompt_tokens=max_prompt_tokens,
-        max_output_tokens=max_output_tokens,
-        weight=weight,
-    )
+    return dict.fromkeys(user_ids, default) | dict(current)
 
 
 def account_generation(*, user_id: UUID) -> int:
@@ -44,6 +79,11 @@ def account_generation(*, user_id: UUID) -> int:
 def account_generations(*, user_ids: Iterable[UUID]) -> dict[UUID, int]:
     """The generations of these users' accounts; a user who has none yet is left out."""
     return dict(Account.objects.filter(user_id__in=list(user_ids)).values_list("user_id", "quota_gen"))
+
+
+def hold_account(*, user_id: UUID) -> None:
+    """Hold the account's row, if there is one, until the transaction ends, whatever its generation."""
+    Account.objects.select_for_update().filter(user_id=user_id).first()
 
 
 def lock_account(*, user_id: UUID, generation: int) -> None:
@@ -64,7 +104,9 @@ def advance_generation(*, user_id: UUID) -> int:
 
 
 def record(charge: Charge) -> None:
-    """Append one attempt's row; call it inside the transaction that ends the attempt."""
+    """Append one attempt's row, and say that its day is to be metered; call it inside the transaction that ends the
+    attempt.
+    """
     UsageEntry.objects.create(
         user_id=charge.user_id,
         run_id=charge.run_id,
@@ -76,8 +118,14 @@ def record(charge: Charge) -> None:
         cached_tokens=charge.cached_tokens,
         output_tokens=charge.output_tokens,
         wasted_tokens=charge.wasted_tokens,
+        prompt_price=charge.prices.prompt,
+        cached_price=charge.prices.cached,
+        output_price=charge.prices.output,
+        cost=charge.cost,
         created_at=charge.at,
     )
+    if charge.user_id is not None:
+        metering.note(user_id=charge.user_id, at=charge.at, pool=charge.pool)
 
 
 def charged(*, admission_id: UUID) -> int:
@@ -89,7 +137,10 @@ def charged(*, admission_id: UUID) -> int:
 
 
 def used_tokens(*, user_id: UUID, except_admissions: Iterable[UUID] = ()) -> int:
-    """All tokens ever charged to the user, leaving out admissions whose reservation still covers them."""
+    """All tokens ever charged to the user, leaving out admissions whose reservation still covers them.
+
+    What runs used, that is: adjustments stand beside it.
+    """
     sums = (
         UsageEntry.objects.filter(user_id=user_id)
         .exclude(admission_id__in=list(except_admissions))
@@ -98,8 +149,26 @@ def used_tokens(*, user_id: UUID, except_admissions: Iterable[UUID] = ()) -> int
     return int(sums["prompt"] + sums["output"])
 
 
-def charges_of(*, user_id: UUID) -> list[Charge]:
-    """Every row of the ledger that names the user, oldest first."""
+def usage_of(*, user_ids: Sequence[UUID], since: datetime) -> dict[UUID, Used]:
+    """What each of these users has used since then; one query, and no entry for who has used nothing."""
+    return sums.of_users(user_ids=user_ids, since=since)
+
+
+def hourly_usage(*, since: datetime) -> list[HourOfUse]:
+    """Everybody's tokens since then by hour, oldest first; hours without any are left out."""
+    return sums.by_hour(since=since)
+
+
+def pool_usage(*, since: datetime) -> dict[str, Used]:
+    """Pool (its slug) → everybody's tokens since then, for those that gave any."""
+    return sums.by_pool(since=since)
+
+
+def charges_of(*, user_id: UUID, since: datetime | None = None) -> list[Charge]:
+    """Every row of the ledger that names the user, or those since then, oldest first."""
+    rows = UsageEntry.objects.filter(user_id=user_id)
+    if since is not None:
+        rows = rows.filter(created_at__gte=since)
     return [
         Charge(
             user_id=entry.user_id,
@@ -113,6 +182,7 @@ def charges_of(*, user_id: UUID) -> list[Charge]:
             output_tokens=entry.output_tokens,
             wasted_tokens=entry.wasted_tokens,
             at=entry.created_at,
+            prices=Prices(prompt=entry.prompt_price, cached=entry.cached_price, output=entry.output_price),
         )
-        for entry in UsageEntry.objects.filter(user_id=user_id).order_by("id")
+        for entry in rows.order_by("id")
     ]

@@ -1,5 +1,7 @@
 """What can go wrong in billing. Class = cause, attributes = data."""
 
+from datetime import datetime
+
 
 class BillingError(Exception):
     """Base of billing's errors."""
@@ -16,3 +18,13 @@ class AccountRebuilt(BillingError):
         super().__init__(f"account generation is {current}, admission was made under {expected}")
         self.expected = expected
         self.current = current
+
+
+class SubscriptionInTheWay(BillingError):
+    """The user has another subscription in that time. `ends_at` None = it goes on."""
+
+    def __init__(self, *, plan: str, starts_at: datetime, ends_at: datetime | None) -> None:
+        super().__init__(f"subscription to {plan} from {starts_at} to {ends_at} is in the way")
+        self.plan = plan
+        self.starts_at = starts_at
+        self.ends_at = ends_at

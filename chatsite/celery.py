@@ -6,7 +6,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from celery import Celery
 from celery.signals import setup_logging, worker_ready
 
-from chatsite import env
+from chatsite import broker, env
 from chatsite.tuning import settle_down
 
 
@@ -46,6 +46,7 @@ def _keep_django_logging(**_kwargs: Any) -> None:
     """A connected receiver is what stops Celery from replacing the handlers that Django configured."""
 
 
+broker.install()
 app = App("chatsite")
 # The current app is per thread, and requests are served in threads of their own: without a default they
 # would publish through an app that knows no broker.

@@ -24,9 +24,12 @@ class RedisUnknown(ImproperlyConfigured, ConnectionError):
 class Environment:
     """What an operator can set. `None` and empty tuples stand for unset.
 
-    `worker_slots` is how many answers this machine's worker generates at once; 0 starts no worker here.
+    `workers` is how many worker processes this machine runs for the default pool, each with an engine; `worker_slots`
+    is how many answers each of them generates at once; 0 starts no worker here. `two_pools` adds a second pool, which
+    serves `small_model`, and a worker of it.
     `hsts_seconds` is in seconds; `model` is a directory or a Hugging Face name; `log_format` "auto" leaves
     the choice to the settings module, and so does an unset `registration`; requests per minute of 0 are unlimited.
+    `currency` is the code that prices are shown with.
     """
 
     secret_key: str | None = field(repr=False)
@@ -41,7 +44,10 @@ class Environment:
     host: str
     port: int
     model: str
+    two_pools: bool
+    small_model: str
     engine: str
+    workers: int
     worker_slots: int
     log_format: str
     log_level: str
@@ -50,11 +56,13 @@ class Environment:
     email_from: str
     api_requests_per_minute: int
     api_requests_per_minute_per_address: int
+    currency: str
 
 
 def read() -> Environment:
     """Read and check every variable. Raises ImproperlyConfigured naming the one that is wrong."""
     state_dir = state_directory()
+    two_pools = _boolean("TWO_POOLS", default=False)
     return Environment(
         secret_key=_text("SECRET_KEY"),
         debug=_boolean("DEBUG", default=False),
@@ -68,7 +76,10 @@ def read() -> Environment:
         host=_text("HOST") or "127.0.0.1",
         port=_integer("PORT", default=8000, low=1, high=65_535),
         model=_text("MODEL") or str(state_dir / "models" / "smollm2-135m-instruct"),
+        two_pools=two_pools,
+        small_model=_text("SMALL_MODEL") or str(state_dir / "models" / "tiny-random-llama"),
         engine=_choice("ENGINE", default="vllm", among=ENGINES),
+        workers=_integer("WORKERS", default=2 if two_pools else 1, low=1, high=64),
         worker_slots=_integer("WORKER_SLOTS", default=64, low=0, high=4096),
         log_format=_choice("LOG_FORMAT", default="auto", among=LOG_FORMATS),
         log_level=_choice("LOG_LEVEL", default="INFO", among=LOG_LEVELS),
@@ -79,6 +90,7 @@ def read() -> Environment:
         api_requests_per_minute_per_address=_integer(
             "API_REQUESTS_PER_MINUTE_PER_ADDRESS", default=30_000, low=0, high=10**7
         ),
+        currency=_currency("CURRENCY", default="USD"),
     )
 
 
@@ -151,4 +163,11 @@ def _choice(name: str, *, default: str, among: tuple[str, ...]) -> str:
     value = _text(name) or default
     if value not in among:
         raise ImproperlyConfigured(f"{name} must be one of {', '.join(among)}, not {value!r}.")
+    return value
+
+
+def _currency(name: str, *, default: str) -> str:
+    value = _text(name) or default
+    if not (len(value) == 3 and value.isascii() and value.isalpha() and value.isupper()):
+        raise ImproperlyConfigured(f"{name} must be three capital letters, as in ISO 4217 (EUR), not {value!r}.")
     return value

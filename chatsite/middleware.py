@@ -1,4 +1,4 @@
-"""What happens to every request before a view: its id, static files."""
+"""What happens to every request around a view: its id, refusals below /api/, static files."""
 
 import re
 import time
@@ -9,6 +9,8 @@ from django.http import HttpRequest, HttpResponse
 from uuid_utils.compat import uuid7
 from whitenoise.middleware import WhiteNoiseMiddleware
 from whitenoise.responders import StaticFile
+
+from chatsite import problems
 
 HEADER = "X-Request-ID"
 # Asked every second or so by machines.
@@ -49,6 +51,23 @@ class RequestIds:
         if request.path_info.startswith("/api/"):
             # Everything there is somebody's own, and changes.
             response.headers.setdefault("Cache-Control", "no-store")
+        return response
+
+
+class ApiRefusals:
+    """Below /api/ every refusal is a problem document, also where a decorator or a library answered with a page."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        response = self.get_response(request)
+        if (
+            response.status_code >= 400
+            and request.path_info.startswith("/api/")
+            and response.headers.get("Content-Type") != problems.CONTENT_TYPE
+        ):
+            return problems.instead_of(response)
         return response
 
 

@@ -29,7 +29,11 @@ class StrictJSONParser(BaseParser):
         media_type: str | None = None,
         parser_context: Mapping[str, Any] | None = None,
     ) -> Any:
-        body = stream.read(MAX_BODY_BYTES + 1)
+        try:
+            body = stream.read(MAX_BODY_BYTES + 1)
+        except ValueError as error:
+            # Django closes the body of a client that went away while its request waited for a thread.
+            raise ParseError("The client went away.") from error
         if len(body) > MAX_BODY_BYTES:
             raise BodyTooLarge
         try:

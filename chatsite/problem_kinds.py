@@ -23,6 +23,12 @@ class Kind:
     detail: str | None = None
 
 
+_UNAVAILABLE = Kind(
+    status=HTTPStatus.SERVICE_UNAVAILABLE,
+    code="unavailable",
+    title="No answer can be generated at the moment",
+    detail="The service cannot take new messages at the moment. Please try again shortly.",
+)
 # App errors. The nearest class in an error's inheritance counts, so that an entry for a base covers what
 # derives from it. Public attributes of the error become members of the document; `retry_after` (seconds)
 # and `retry_at` (a time) become Retry-After as well. An error that stands nowhere here is a bug and a 500.
@@ -37,7 +43,22 @@ TABLE: dict[type[Exception], Kind] = {
         detail="The prompt has {prompt_tokens} tokens; {max_prompt_tokens} are allowed here.",
     ),
     conversations.TurnConflict: Kind(status=HTTPStatus.CONFLICT, code="turn_conflict", title="The turn id is taken"),
+    conversations.NotRetryable: Kind(
+        status=HTTPStatus.CONFLICT,
+        code="not_retryable",
+        title="This answer cannot be asked for again",
+        detail="Only an answer that was stopped, broke off or failed can be asked for again; this one is {run_status}.",
+    ),
+    conversations.NotLastTurn: Kind(
+        status=HTTPStatus.CONFLICT,
+        code="not_last_turn",
+        title="The chat has gone on",
+        detail="Only the chat's last answer can be asked for again.",
+    ),
     conversations.Blocked: Kind(status=HTTPStatus.UNPROCESSABLE_ENTITY, code="blocked", title="The message is refused"),
+    conversations.Maintenance: Kind(
+        status=HTTPStatus.SERVICE_UNAVAILABLE, code="maintenance", title="The site is being maintained"
+    ),
     inference.RunNotFound: Kind(
         status=HTTPStatus.NOT_FOUND, code="not_found", title="Not Found", detail="There is no such run."
     ),
@@ -62,12 +83,14 @@ TABLE: dict[type[Exception], Kind] = {
     inference.AdmissionRefused: Kind(
         status=HTTPStatus.TOO_MANY_REQUESTS, code="limit_reached", title="A limit of yours is reached"
     ),
-    inference.ServiceUnavailable: Kind(
+    inference.PoolFull: Kind(
         status=HTTPStatus.SERVICE_UNAVAILABLE,
-        code="unavailable",
-        title="No answer can be generated at the moment",
-        detail="The service cannot take new messages at the moment. Please try again shortly.",
+        code="pool_full",
+        title="We are full",
+        detail="There is no place for new messages at the moment. Yours was not stored.",
     ),
+    inference.ServiceUnavailable: _UNAVAILABLE,
+    inference.NoWorkerAlive: _UNAVAILABLE,
 }
 # What Django raises itself, in views and while it reads a request.
 FRAMEWORK: dict[type[Exception], Kind] = {

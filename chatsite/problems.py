@@ -1,8 +1,9 @@
 """Refusals as HTTP answers: problem documents (RFC 9457), from DRF's views and from Django's own."""
 
+import json
 import math
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
 from uuid import UUID
@@ -16,8 +17,12 @@ from django.views import defaults
 from django.views.decorators.csrf import csrf_exempt
 from rest_framework import exceptions
 from rest_framework.response import Response
+from rest_framework.utils.encoders import JSONEncoder
 from rest_framework.views import set_rollback
 
+from chatsite import rate_limits
+from chatsite.accounts.throttling import RequestLimitReached
+from chatsite.problem_codes import CODES
 from chatsite.problem_kinds import FRAMEWORK, TABLE, Kind
 from conversations.errors import InvalidRequest
 from inference.errors import ServiceUnavailable
@@ -25,6 +30,16 @@ from inference.errors import ServiceUnavailable
 log = structlog.get_logger(__name__)
 
 CONTENT_TYPE = "application/problem+json"
+
+
+class Problem(Response):
+    """JSON whatever its view renders: the schema's would make YAML of it."""
+
+    @property
+    def rendered_content(self) -> bytes:  # type: ignore[override]  # the stubs want text where DRF has bytes
+        self["Content-Type"] = CONTENT_TYPE
+        # ASCII: a detail may quote what no UTF-8 can be made of.
+        return json.dumps(self.data, cls=JSONEncoder).encode("ascii")
 
 
 def handle(exc: Exception, context: Mapping[str, Any]) -> Response | None:
@@ -44,17 +59,19 @@ def handle(exc: Exception, context: Mapping[str, Any]) -> Response | None:
             return None
         status, body, headers = _from_table(exc, kind)
     set_rollback()
-    return Response(body, status=status, headers=headers, content_type=CONTENT_TYPE)
+    return Problem(body, status=status, headers=headers, content_type=CONTENT_TYPE)
 
 
 def document(*, status: int, code: str, title: str, detail: str, **members: Any) -> dict[str, Any]:
-    """The members of one problem document, the fixed ones first."""
+    """The members of one problem document, the fixed ones first; the request's id is what its log lines carry."""
+    request_id = structlog.contextvars.get_contextvars().get("request_id")
     return {
         "type": f"/problems/{code}",
         "title": title,
         "status": int(status),
         "detail": detail,
         "code": code,
+        **({"request_id": request_id} if request_id else {}),
     } | members
 
 
@@ -74,6 +91,7 @@ def _from_table(exc: Exception, kind: Kind) -> tuple[int, dict[str, Any], dict[s
         headers["Retry-After"] = str(members["retry_after"])
     for reserved in ("type", "title", "status", "detail", "code"):
         members.pop(reserved, None)
+    headers |= _limit_fields(members)
     body = document(status=kind.status, code=kind.code, title=kind.title, detail=detail, **members)
     return kind.status, body, headers
 
@@ -87,6 +105,9 @@ def _from_rest_framework(exc: exceptions.APIException) -> tuple[int, dict[str, A
     if (wait := getattr(exc, "wait", None)) is not None:
         members["retry_after"] = _seconds(wait)
         headers["Retry-After"] = str(members["retry_after"])
+    if isinstance(exc, RequestLimitReached):
+        members |= {"limit": exc.limit, "maximum": exc.maximum}
+        headers |= _limit_fields(members, window_s=exc.window_s)
     if isinstance(exc, exceptions.ValidationError):
         code = "invalid"
         by_field = exc.detail if isinstance(exc.detail, dict) else {"non_field_errors": exc.detail}
@@ -100,6 +121,20 @@ def _from_rest_framework(exc: exceptions.APIException) -> tuple[int, dict[str, A
         exc.status_code,
         document(status=exc.status_code, code=code, title=title, detail=detail, **members),
         headers,
+    )
+
+
+def _limit_fields(members: dict[str, Any], *, window_s: int | None = None) -> dict[str, str]:
+    """The rate-limit headers of a refusal that names a limit; nothing remains of one that does not say how much."""
+    if "limit" not in members or "maximum" not in members:
+        return {}
+    members.setdefault("remaining", 0)
+    return rate_limits.fields(
+        limit=members["limit"],
+        maximum=members["maximum"],
+        remaining=members["remaining"],
+        reset_s=members.get("retry_after"),
+        window_s=window_s,
     )
 
 
@@ -121,7 +156,8 @@ def _plain(value: Any) -> Any:
         case UUID():
             return str(value)
         case datetime():
-            return value.isoformat()
+            # As the serializers write them.
+            return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
         case _:
             return value
 
@@ -155,6 +191,18 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     return _respond(_kind_of(Http404))
 
 
+def instead_of(response: HttpResponse) -> HttpResponse:
+    """The problem document in place of a refusal that is none, with its headers.
+
+    Django's own decorators answer an empty page to a method that a view does not take.
+    """
+    status = HTTPStatus(response.status_code)
+    code = next((name for name, known in CODES.items() if known.status == status), "refused")
+    body = document(status=status, code=code, title=status.phrase, detail=CODES[code].meaning)
+    kept = {name: value for name, value in response.headers.items() if name not in ("Content-Type", "Content-Length")}
+    return JsonResponse(body, status=status, headers=kept, content_type=CONTENT_TYPE)
+
+
 def too_many_requests(*, retry_after: int) -> HttpResponse:
     return _respond(_kind_of(exceptions.Throttled), retry_after=retry_after)
 
@@ -168,7 +216,7 @@ def server_error(request: HttpRequest) -> HttpResponse:
         title="Internal Server Error",
         detail="Something went wrong on our side. The request id finds it in the log.",
     )
-    return _respond(kind, request_id=getattr(request, "request_id", None))
+    return _respond(kind)
 
 
 def _kind_of(cause: type[Exception]) -> Kind:

@@ -2,11 +2,12 @@
 
 import contextlib
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from django.db import transaction
 
-from conversations import limits, selectors
+from conversations import limits, pools, selectors
 from conversations.errors import ChatNotFound
 from conversations.models import Chat, Message, Turn
 from inference import api as inference
@@ -25,13 +26,13 @@ def create(*, owner_id: UUID, title: str, pool: str | None, now: datetime) -> Ch
     """Open a chat. Raises InvalidRequest, inference's PoolNotFound."""
     limits.check_title(title)
     limits.check_pool(pool)
-    chosen = inference.pool_for(user_id=owner_id, slug=pool)
+    chosen = pools.chosen(owner_id=owner_id, slug=pool, now=now)
     return Chat.objects.create(
         owner_id=owner_id, title=title.strip(), pool=chosen.slug, created_at=now, last_active_at=now
     )
 
 
-def change(*, owner_id: UUID, chat_id: UUID, title: str | None, pool: str | None) -> Chat:
+def change(*, owner_id: UUID, chat_id: UUID, title: str | None, pool: str | None, now: datetime) -> Chat:
     """Rename a chat or let another pool answer in it; None leaves a value. Raises as `create`, and ChatNotFound."""
     changes = {}
     if title is not None:
@@ -41,7 +42,7 @@ def change(*, owner_id: UUID, chat_id: UUID, title: str | None, pool: str | None
         limits.check_pool(pool)
     chat = selectors.chat_for(owner_id=owner_id, chat_id=chat_id)
     if pool is not None:
-        changes["pool"] = inference.pool_for(user_id=owner_id, slug=pool).slug
+        changes["pool"] = pools.chosen(owner_id=owner_id, slug=pool, now=now).slug
     # Only what was asked for: another device may change the rest, or delete the chat, at the same time.
     if changes and not Chat.objects.filter(id=chat.id, deleted_at__isnull=True).update(**changes):
         raise ChatNotFound
@@ -57,21 +58,39 @@ def delete(*, owner_id: UUID, chat_id: UUID, now: datetime) -> None:
     """
     chat = selectors.chat_for(owner_id=owner_id, chat_id=chat_id)
     Chat.objects.filter(id=chat.id, deleted_at__isnull=True).update(deleted_at=now)
-    running = inference.active_run(chat_id=chat.id)
+    _erase(owner_id=owner_id, chat_id=chat.id, now=now)
+
+
+def delete_unused(*, owner_id: UUID, chat_id: UUID, since: datetime, now: datetime) -> bool:
+    """Remove a chat, as `delete` does, in which nothing was asked or answered since then. False when something was.
+
+    Whoever accepts a message locks the chat and makes it a used one: of the two, the second finds what the first did.
+    """
+    unused = Chat.objects.filter(id=chat_id, deleted_at__isnull=True, last_active_at__lt=since)
+    if inference.active_run(chat_id=chat_id) is not None or not unused.update(deleted_at=now):
+        return False
+    _erase(owner_id=owner_id, chat_id=chat_id, now=now)
+    return True
+
+
+def _erase(*, owner_id: UUID, chat_id: UUID, now: datetime) -> None:
+    running = inference.active_run(chat_id=chat_id)
     if running is not None:
         # A run that ends here takes the chat, and itself, along: then there is nothing left to look at.
         with contextlib.suppress(RunNotFound):
             inference.cancel(owner_id=owner_id, run_id=running, now=now)
-    purge(chat_id=chat.id)
+    purge(chat_id=chat_id, now=now)
 
 
-def purge(*, chat_id: UUID) -> None:
-    """Erase a deleted chat's content, unless an answer of it is still in progress: its end does it then."""
+def purge(*, chat_id: UUID, now: datetime) -> bool:
+    """Erase a deleted chat's content. False while an answer of it is still in progress: its end does it then."""
     with transaction.atomic():
         chat = Chat.objects.select_for_update().filter(id=chat_id, deleted_at__isnull=False).first()
-        if chat is not None and inference.active_run(chat_id=chat_id) is None:
-            inference.forget_chat(chat_id=chat_id)
-            chat.delete()
+        if chat is None or inference.active_run(chat_id=chat_id) is not None:
+            return False
+        inference.forget_chat(chat_id=chat_id, now=now)
+        chat.delete()
+        return True
 
 
 def store_answer(settled: SettledRun) -> None:
@@ -86,12 +105,19 @@ def store_answer(settled: SettledRun) -> None:
     chat = Chat.objects.select_for_update().get(id=turn.chat_id)
     if chat.deleted_at is not None:
         # Robust: what follows the settlement must not fail with it.
-        transaction.on_commit(lambda: purge(chat_id=settled.chat_id), robust=True)
+        transaction.on_commit(lambda: purge(chat_id=settled.chat_id, now=settled.finished_at), robust=True)
         return
     state = _STATES[settled.status]
-    replaced = Message.objects.filter(id=settled.message_id).update(
-        content=settled.text, state=state, hidden=False, token_count=settled.output_tokens
-    )
+    answer: dict[str, Any] = {
+        "content": settled.text,
+        "state": state,
+        "code": settled.error_code,
+        "degraded": settled.degraded,
+        "token_count": settled.output_tokens,
+        "token_ids": settled.token_ids or None,
+        "token_model": settled.model if settled.token_ids else "",
+    }
+    replaced = Message.objects.filter(id=settled.message_id).update(hidden=False, **answer)
     if not replaced:
         chat.last_seq += 1
         Message.objects.create(
@@ -100,11 +126,17 @@ def store_answer(settled: SettledRun) -> None:
             turn=turn,
             seq=chat.last_seq,
             role=Message.Role.ASSISTANT,
-            content=settled.text,
-            state=state,
-            token_count=settled.output_tokens,
             run_id=settled.run_id,
             created_at=settled.finished_at,
+            **answer,
         )
+    chat.revision += 1
     chat.last_active_at = settled.finished_at
-    chat.save(update_fields=["last_seq", "last_active_at"])
+    chat.save(update_fields=["last_seq", "revision", "last_active_at"])
+
+
+def withdraw_answer(chat: Chat, *, turn: Turn, now: datetime) -> None:
+    """Take a turn's answer out of sight until its run has settled again; call it with the chat's row locked."""
+    Message.objects.filter(turn=turn, role=Message.Role.ASSISTANT).update(hidden=True)
+    chat.last_active_at = now
+    chat.save(update_fields=["last_active_at"])

@@ -17,12 +17,16 @@ _FRAME_TOKENS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastMessage:
-    """A message of the chat, as context sees it. `token_count` is of the content alone, and may be off a little."""
+    """A message of the chat, as context sees it. `token_count` is of the content alone, and may be off a little.
+
+    `token_ids` are those that the prompt's model made the content of, where it did (see `ChatTurn`).
+    """
 
     seq: int
     role: str
     content: str
     token_count: int
+    token_ids: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +79,7 @@ def assemble(
     def encode(kept: int) -> list[int]:
         messages = [message for turn in turns[len(turns) - kept :] for message in turn]
         return tokenizer.encode_chat(
-            [ChatTurn("system", system_prompt), *(ChatTurn(m.role, m.content) for m in (*messages, new))]
+            [ChatTurn("system", system_prompt), *(ChatTurn(m.role, m.content, m.token_ids) for m in (*messages, new))]
         )
 
     kept, ids = _most_that_fit(turns, encode=encode, room=roomy, new_tokens=new.token_count)

@@ -9,7 +9,7 @@ from inference.contracts import RunInfo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageInfo:
-    """A message as its chat's owner may see it."""
+    """A message as its chat's owner may see it. `degraded`: a smaller model answered than was asked for."""
 
     id: UUID
     chat_id: UUID
@@ -17,6 +17,8 @@ class MessageInfo:
     role: str
     content: str
     state: str
+    code: str
+    degraded: bool
     run_id: UUID
     created_at: datetime
 
@@ -31,12 +33,18 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChatContent:
-    """A chat with all its messages, oldest first, as its owner may take it away."""
+class Retried:
+    """A run that is answered anew, by this request (`created`) or by an earlier one."""
 
-    id: UUID
-    title: str
-    pool: str
-    created_at: datetime
-    last_active_at: datetime
-    messages: list[MessageInfo]
+    run: RunInfo
+    created: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Banner:
+    """What the site says to everybody. In `maintenance` nothing new begins, expectedly `until` then."""
+
+    text: str
+    severity: str
+    maintenance: bool
+    until: datetime | None

@@ -1,5 +1,7 @@
 """What can go wrong in conversations. Class = cause, attributes = data."""
 
+from datetime import datetime
+
 
 class ConversationsError(Exception):
     """Base of conversations' errors."""
@@ -38,9 +40,30 @@ class TurnConflict(ConversationsError):
         self.client_turn_id = client_turn_id
 
 
+class NotRetryable(ConversationsError):
+    """The run ended as it should: only an answer that was stopped, broke off or failed can be asked for again."""
+
+    def __init__(self, *, run_status: str) -> None:
+        super().__init__(f"the run is {run_status}")
+        self.run_status = run_status
+
+
+class NotLastTurn(ConversationsError):
+    """Something was sent in the chat since: an answer that others build upon is not replaced."""
+
+
 class Blocked(ConversationsError):
     """The moderation hook refuses the message; nothing was stored."""
 
     def __init__(self, *, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class Maintenance(ConversationsError):
+    """The site is being maintained: nothing new begins, expectedly `until` then. `retry_after` is in seconds."""
+
+    def __init__(self, *, text: str, until: datetime | None, retry_after: int) -> None:
+        super().__init__(text)
+        self.until = until
+        self.retry_after = retry_after

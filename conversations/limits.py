@@ -8,6 +8,11 @@ from inference.errors import PoolNotFound
 MAX_CONTENT_CHARACTERS = 400_000
 MAX_TURN_ID_CHARACTERS = 128
 MAX_TITLE_CHARACTERS = 200
+MAX_BANNER_CHARACTERS = 500
+# The same rules as the schema tells them, in the dialect of JSON Schema.
+TEXT_PATTERN = r"^[^\u0000]*$"
+NOT_BLANK_PATTERN = r"^[^\u0000]*[^\s\u0000\u001c-\u001f\u0085][^\u0000]*$"
+POOL_PATTERN = r"^[-a-zA-Z0-9_]{1,50}$"
 _POOL = re.compile(r"[-a-zA-Z0-9_]{1,50}", re.ASCII)
 
 
@@ -44,10 +49,7 @@ def check_pool(slug: str | None) -> None:
         raise PoolNotFound(slug=slug[:50].encode("ascii", "backslashreplace").decode())
 
 
-def output_tokens(wanted: int | None, *, most: int) -> int:
-    """The output that was asked for, or all that the pool allows. Raises InvalidRequest."""
-    if wanted is None:
-        return most
-    if not 1 <= wanted <= most:
+def check_output_tokens(wanted: int | None, *, most: int) -> None:
+    """Raise InvalidRequest for an output that the pool does not allow."""
+    if wanted is not None and not 1 <= wanted <= most:
         raise InvalidRequest(field="max_output_tokens", reason=f"must be from 1 to {most:,}")
-    return wanted

@@ -1,4 +1,4 @@
-"""Chats, messages and turns."""
+"""Chats, messages and turns, and the site's banner."""
 
 from typing import ClassVar
 
@@ -11,15 +11,16 @@ from uuid_utils.compat import uuid7
 class Chat(models.Model):
     """One thread of one owner. A chat with `deleted_at` is gone for everybody and awaits the purge of its content."""
 
-    class Retention(models.TextChoices):
-        KEEP = "keep"
-
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="chats")
     title = models.CharField(max_length=200, blank=True)
     pool = models.SlugField(help_text="Slug of the model pool that answers by default.")
-    retention = models.CharField(max_length=16, choices=Retention, default=Retention.KEEP)
     last_seq = models.PositiveIntegerField(default=0, help_text="Sequence number of the newest message.")
+    revision = models.PositiveIntegerField(
+        default=0,
+        db_default=0,
+        help_text="Grows whenever a message is stored or replaced: what was read before is old.",
+    )
     created_at = models.DateTimeField()
     last_active_at = models.DateTimeField()
     deleted_at = models.DateTimeField(null=True, blank=True)
@@ -29,22 +30,27 @@ class Chat(models.Model):
         indexes: ClassVar[list[models.Index]] = [
             models.Index(fields=["owner", "-last_active_at", "-id"], name="chat_owner_recent"),
             models.Index(fields=["deleted_at"], condition=Q(deleted_at__isnull=False), name="chat_awaiting_purge"),
+            models.Index(fields=["pool", "id"], name="chat_pool"),
         ]
+        permissions: ClassVar = [("view_content", "Can read what people wrote: titles and messages")]
 
     def __str__(self) -> str:
-        return self.title or f"chat {self.id}"
+        """Without the title: it is made of what somebody wrote."""
+        return f"chat {self.id}"
 
 
 class Turn(models.Model):
     """A user message, as the client names it, and the run that answers it.
 
     `fingerprint` is a digest of what was asked (content, pool, max_output_tokens): a repeat must match it.
+    `max_output_tokens` is the part of it that a retry asks for again; null = all that the pool allows.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     chat = models.ForeignKey(Chat, on_delete=models.CASCADE, related_name="turns")
     client_turn_id = models.CharField(max_length=128)
     fingerprint = models.CharField(max_length=64)
+    max_output_tokens = models.PositiveIntegerField(null=True, blank=True)
     run_id = models.UUIDField(unique=True)
     created_at = models.DateTimeField()
 
@@ -62,7 +68,8 @@ class Message(models.Model):
     """One turn's user or assistant text. An assistant message exists from the moment its run is terminal.
 
     `token_count` counts the content alone, without the chat template. `hidden` marks an answer that a retry is
-    about to replace.
+    about to replace. `token_ids` (little-endian uint32) are those that an engine made the content of, and `token_model`
+    the model whose prompts they may go into again; a user's message has none.
     """
 
     class Role(models.TextChoices):
@@ -82,8 +89,14 @@ class Message(models.Model):
     role = models.CharField(max_length=16, choices=Role)
     content = models.TextField(blank=True)
     state = models.CharField(max_length=16, choices=State, default=State.COMPLETE)
+    code = models.CharField(max_length=40, blank=True, default="", help_text="Why an answer is not complete.")
     hidden = models.BooleanField(default=False)
+    degraded = models.BooleanField(
+        default=False, db_default=False, help_text="A smaller model answered than was asked for."
+    )
     token_count = models.PositiveIntegerField(default=0)
+    token_ids = models.BinaryField(null=True, editable=False)
+    token_model = models.CharField(max_length=300, blank=True, default="", db_default="", editable=False)
     run_id = models.UUIDField(db_index=True)
     created_at = models.DateTimeField()
 
@@ -97,3 +110,36 @@ class Message(models.Model):
 
     def __str__(self) -> str:
         return f"{self.role} {self.seq} of {self.chat_id}"
+
+
+class SiteBanner(models.Model):
+    """What every page says, and whether messages are refused for maintenance. There is at most one row."""
+
+    class Severity(models.TextChoices):
+        INFO = "info"
+        WARNING = "warning"
+
+    id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
+    text = models.CharField(
+        max_length=500,
+        blank=True,
+        help_text="Plain text, shown on every page. Empty: no banner, and stock words during maintenance.",
+    )
+    severity = models.CharField(max_length=16, choices=Severity, default=Severity.INFO)
+    maintenance = models.BooleanField(
+        default=False, help_text="Refuse new messages, with the text above. Reading goes on, and so do running answers."
+    )
+    until = models.DateTimeField(
+        null=True,
+        blank=True,
+        help_text="When the maintenance is expected to be over (UTC): shown, and told to clients. It does not end it.",
+    )
+
+    class Meta:
+        verbose_name = verbose_name_plural = "site banner and maintenance"
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.CheckConstraint(condition=Q(id=1), name="site_banner_one"),
+        ]
+
+    def __str__(self) -> str:
+        return "site banner and maintenance"

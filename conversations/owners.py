@@ -1,12 +1,12 @@
 """Everything that one owner has here: stopping their answers, taking their content away, erasing it."""
 
-from collections.abc import Iterator
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from conversations import chats, selectors
-from conversations.contracts import ChatContent
 from conversations.errors import ChatNotFound
+from conversations.models import Message
 from inference import api as inference
 from inference.errors import RunNotFound
 
@@ -39,14 +39,16 @@ def erase(*, owner_id: UUID, now: datetime) -> None:
             continue
 
 
-def content_of(*, owner_id: UUID) -> Iterator[ChatContent]:
-    """The owner's chats with their messages, last active first, one chat in memory at a time."""
-    for chat in selectors.chats_of(owner_id=owner_id).iterator(chunk_size=100):
-        yield ChatContent(
-            id=chat.id,
-            title=chat.title,
-            pool=chat.pool,
-            created_at=chat.created_at,
-            last_active_at=chat.last_active_at,
-            messages=[selectors.message_info(message) for message in selectors.messages_of(chat=chat).order_by("seq")],
-        )
+def chats_page(*, owner_id: UUID, after: UUID | None, limit: int) -> list[dict[str, Any]]:
+    """The owner's next chats, without their messages, in the order of their `id`."""
+    found = selectors.chats_of(owner_id=owner_id).order_by("id")
+    if after is not None:
+        found = found.filter(id__gt=after)
+    return [dict(row) for row in found.values("id", "title", "pool", "created_at", "last_active_at")[:limit]]
+
+
+def messages_page(*, chat_id: UUID, after: int | None, limit: int) -> list[dict[str, Any]]:
+    """The next messages of a chat, oldest first, after one's `seq`. One that a retry is replacing is not among them."""
+    found = Message.objects.filter(chat_id=chat_id, hidden=False, seq__gt=after or 0).order_by("seq")
+    rows = found.values("id", "seq", "role", "content", "state", "code", "degraded", "run_id", "created_at")
+    return [dict(row) for row in rows[:limit]]

@@ -6,14 +6,16 @@ from django.conf import settings
 from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.utils import timezone
 from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from conversations import selectors
+from conversations import pools, selectors
 from conversations.errors import ChatNotFound
 from inference import api as inference
+from inference.errors import RunNotFound
 
 MESSAGES_SHOWN = 50
 CHATS_SHOWN = 50
@@ -44,10 +46,19 @@ def chat(request: HttpRequest, chat_id: UUID) -> HttpResponse:
     context = _frame(request) | {
         "chat": found,
         "active_run": active_run,
+        "is_stopping": active_run is not None and _is_stopping(owner_id=_owner_id(request), run_id=active_run.id),
         "rows": [{"message": message, "text": exact_html(text=message.content)} for message in shown],
         "has_earlier": len(newest_first) > MESSAGES_SHOWN,
     }
     return render(request, "conversations/chat.html", context)
+
+
+def _is_stopping(*, owner_id: UUID, run_id: UUID) -> bool:
+    try:
+        return inference.run_for(owner_id=owner_id, run_id=run_id).cancel_requested_at is not None
+    except RunNotFound:
+        # Erased with its chat a moment ago.
+        return False
 
 
 def exact_html(*, text: str) -> SafeString:
@@ -71,6 +82,6 @@ def _frame(request: HttpRequest) -> dict[str, object]:
     return {
         "chats": newest_first[:CHATS_SHOWN],
         "has_more_chats": len(newest_first) > CHATS_SHOWN,
-        "pools": inference.pools_for(user_id=_owner_id(request)),
+        "pools": pools.offered(owner_id=_owner_id(request), now=timezone.now()),
         "csrf_cookie": settings.CSRF_COOKIE_NAME,
     }

@@ -56,7 +56,7 @@ def recent_chats(*, owner_id: UUID, limit: int) -> list[Chat]:
 
 def messages_of(*, chat: Chat) -> QuerySet[Message]:
     """The chat's visible messages, newest first."""
-    return Message.objects.filter(chat=chat, hidden=False).order_by("-seq")
+    return Message.objects.filter(chat=chat, hidden=False).order_by("-seq").defer("token_ids")
 
 
 def latest_messages(*, chat: Chat, limit: int) -> list[Message]:
@@ -80,6 +80,29 @@ def turn_of(*, chat_id: UUID, client_turn_id: str) -> Turn | None:
     return Turn.objects.filter(chat_id=chat_id, client_turn_id=client_turn_id).first()
 
 
+def turn_answered_by(*, owner_id: UUID, run_id: UUID) -> Turn:
+    """The turn that the run answers, with its chat, which is this owner's. Raises ChatNotFound."""
+    turn = (
+        Turn.objects.select_related("chat")
+        .filter(run_id=run_id, chat__owner_id=owner_id, chat__deleted_at__isnull=True)
+        .first()
+    )
+    if turn is None:
+        raise ChatNotFound
+    return turn
+
+
+def is_last(turn: Turn, *, message: MessageInfo) -> bool:
+    """Whether nothing was sent after the message that began the turn."""
+    return not Message.objects.filter(chat_id=turn.chat_id, role=Message.Role.USER, seq__gt=message.seq).exists()
+
+
+def answer_to(turn: Turn) -> str:
+    """The text of the turn's stored answer, hidden or not; empty where there is none."""
+    found = Message.objects.filter(turn=turn, role=Message.Role.ASSISTANT).values_list("content", flat=True).first()
+    return found or ""
+
+
 def user_message_of(turn: Turn) -> MessageInfo:
     """The message that began a turn. Raises ChatNotFound when the chat was erased since the turn was read."""
     message = Message.objects.filter(turn=turn, role=Message.Role.USER).first()
@@ -88,15 +111,17 @@ def user_message_of(turn: Turn) -> MessageInfo:
     return message_info(message)
 
 
-def history(*, chat: Chat, token_budget: int) -> list[PastMessage]:
-    """The chat's newest messages that could fit `token_budget`, and one more, oldest first.
+def history(*, chat: Chat, before: int, token_budget: int, model: str) -> list[PastMessage]:
+    """The newest of the chat's messages before `before` that could fit `token_budget`, and one more, oldest first.
 
-    Reads no more of a long chat than that, so that sending does not slow down as a chat grows.
+    Answers that `model` gave come with their own token ids. Reads no more of a long chat than that, so that sending
+    does not slow down as a chat grows.
     """
     newest_first = (
         messages_of(chat=chat)
+        .filter(seq__lt=before)
         .exclude(role=Message.Role.ASSISTANT, content="")
-        .values_list("seq", "role", "content", "token_count")
+        .values_list("seq", "role", "content", "token_count", "token_ids", "token_model")
     )
     found: list[PastMessage] = []
     # One query nearly always. The batches grow, so that a chat of very short messages takes few, but never beyond
@@ -104,7 +129,16 @@ def history(*, chat: Chat, token_budget: int) -> list[PastMessage]:
     batch = _FIRST_BATCH
     while True:
         rows = newest_first[len(found) : len(found) + batch]
-        page = [PastMessage(seq=s, role=r, content=c, token_count=t) for s, r, c, t in rows]
+        page = [
+            PastMessage(
+                seq=seq,
+                role=role,
+                content=content,
+                token_count=token_count,
+                token_ids=bytes(token_ids) if token_ids and token_model == model else b"",
+            )
+            for seq, role, content, token_count, token_ids, token_model in rows
+        ]
         for message in page:
             found.append(message)
             token_budget -= max(message.token_count, _LEAST_TOKENS)
@@ -123,6 +157,8 @@ def message_info(message: Message) -> MessageInfo:
         role=message.role,
         content=message.content,
         state=message.state,
+        code=message.code,
+        degraded=message.degraded,
         run_id=message.run_id,
         created_at=message.created_at,
     )

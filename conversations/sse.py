@@ -55,6 +55,15 @@ class _Answer:
         return any(name.lower() == b"content-type" and b"json" in value for name, value in self.headers)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Granted:
+    """A run that may be followed, from where on, and what the database says of it."""
+
+    run_id: UUID
+    after: Cursor
+    known: RunState
+
+
 def wants_stream(scope: Scope) -> bool:
     """Whether the request asks for a run's events."""
     if scope["type"] != "http":
@@ -78,39 +87,33 @@ class EventStreamConsumer(StreamingConsumer):
         self._quiet_s = quiet_s
 
     async def handle(self, body: bytes) -> None:
+        granted = await self._begin(body)
+        if granted is not None:
+            await self._stream(granted)
+            await self.send_body(b"")
+
+    async def _begin(self, body: bytes) -> _Granted | None:
+        """Ask Django, and send the beginning of the response; None when that was all of it.
+
+        Apart from what follows: a follower may stay for long, and need not keep what it came with in memory.
+        """
         answer = await self._ask_django(body)
         if answer.status not in (200, 202) or not answer.is_json:
             await self.send_headers(status=answer.status, headers=answer.headers)
             await self.send_body(bytes(answer.body))
-            return
-        grant = json.loads(answer.body)
-        if self.scope["method"] == "POST":
-            run = grant["run"]
-            run_id, after = UUID(run["id"]), START
-            known = RunState(
-                status=run["status"],
-                epoch=run["epoch"],
-                is_terminal=run["status"] not in ("queued", "streaming"),
-                message_id=_uuid(run["message_id"]),
-            )
-            first = frame(event="run", data=answer.body.decode())
-        else:
-            run_id, after = UUID(grant["run_id"]), Cursor.parse(grant["after"])
-            known = RunState(
-                status=grant["status"],
-                epoch=grant["epoch"],
-                is_terminal=grant["is_terminal"],
-                message_id=_uuid(grant["message_id"]),
-            )
-            # Something must be sent for the headers to leave; a comment is nothing to a reader.
-            first = b": following\n\n"
+            return None
+        granted = _read_grant(answer, is_new=self.scope["method"] == "POST")
         kept = [(name, value) for name, value in answer.headers if name.lower() not in _REPLACED]
         await self.send_headers(status=200, headers=[*_HEADERS, *kept])
+        # Something must be sent for the headers to leave; a comment is nothing to a reader.
+        first = b": following\n\n" if self.scope["method"] == "GET" else frame(event="run", data=answer.body.decode())
         await self.send_body(first, more_body=True)
-        await self._stream(run_id=run_id, after=after, known=known)
-        await self.send_body(b"")
+        self.scope["headers"] = []
+        return granted
 
-    async def _stream(self, *, run_id: UUID, after: Cursor, known: RunState) -> None:
+    async def _stream(self, granted: _Granted) -> None:
+        run_id, known = granted.run_id, granted.known
+
         async def state() -> RunState | None:
             ask = database_sync_to_async(inference.run_state, thread_sensitive=False, executor=_ASKING)
             try:
@@ -121,7 +124,9 @@ class EventStreamConsumer(StreamingConsumer):
                 return known
             return found
 
-        following = self._hub.follow(run_id=run_id, after=after, known=known, state=state, quiet_s=self._quiet_s)
+        following = self._hub.follow(
+            run_id=run_id, after=granted.after, known=known, state=state, quiet_s=self._quiet_s
+        )
         async with contextlib.aclosing(following) as entries:
             async for entry in entries:
                 if isinstance(entry, Entry):
@@ -161,6 +166,22 @@ class EventStreamConsumer(StreamingConsumer):
             await asking
             raise
         return answer
+
+
+def _read_grant(answer: _Answer, *, is_new: bool) -> _Granted:
+    """What Django allows to follow: the run of a message just sent, or one that was asked for by its id."""
+    grant = json.loads(answer.body)
+    if is_new:
+        run = grant["run"]
+        is_terminal = run["status"] not in ("queued", "streaming")
+        run_id, after = UUID(run["id"]), START
+    else:
+        run, is_terminal = grant, grant["is_terminal"]
+        run_id, after = UUID(grant["run_id"]), Cursor.parse(grant["after"])
+    known = RunState(
+        status=run["status"], epoch=run["epoch"], is_terminal=is_terminal, message_id=_uuid(run["message_id"])
+    )
+    return _Granted(run_id=run_id, after=after, known=known)
 
 
 def frame(*, event: str, data: str, id: str | None = None) -> bytes:  # noqa: A002 - the field's name in the format

@@ -2,44 +2,81 @@
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 from pathlib import PurePath
+from typing import Any
 from uuid import UUID
 
 import structlog
 from django.conf import settings
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
+from billing import api as billing
 from billing.contracts import Limits
-from inference import admission, publishing, runs, store, tickets, tokenization
+from inference import (
+    admission,
+    counting,
+    erasure,
+    overview,
+    pools,
+    publishing,
+    queues,
+    runs,
+    standing,
+    store,
+    takeaway,
+    takeover,
+    tokenization,
+)
 from inference.cell import workers
 from inference.cell.errors import StoreUnavailable
 from inference.cell.hub import RunState, StreamHub
 from inference.cell.link import Cell
-from inference.contracts import Admission, PoolGauges, PoolInfo, RunInfo, Timings, Usage
-from inference.errors import PoolNotFound, RunNotFound, ServiceUnavailable
+from inference.contracts import (
+    Admission,
+    PoolCount,
+    PoolGauges,
+    PoolInfo,
+    PoolLoad,
+    PoolWatch,
+    QuotaStanding,
+    RunBrief,
+    RunInfo,
+    Timings,
+    Usage,
+)
+from inference.errors import PoolFull, PoolNotFound, RunNotFound, ServiceUnavailable
 from inference.models import ModelPool, Run
+from inference.worker.audience import Unwatched
 
 log = structlog.get_logger(__name__)
 
 _CANCEL_TRIES = 5
 
 
-def pools_for(*, user_id: UUID) -> list[PoolInfo]:
-    """The pools that the user may send to, the default one first."""
-    open_pools = ModelPool.objects.filter(is_open=True).order_by("-is_default", "slug")
-    return [_pool_info(pool) for pool in open_pools]
+def pools_for(*, plan: str) -> list[PoolInfo]:
+    """The pools that users of a plan (its slug) may send to, the default one first."""
+    return [_pool_info(pool) for pool in _offered(plan).order_by("-is_default", "slug")]
 
 
-def pool_for(*, user_id: UUID, slug: str | None) -> PoolInfo:
-    """One pool that the user may send to; the default one without a slug. Raises PoolNotFound."""
-    return _pool_info(_open_pool(slug))
+def pool_for(*, plan: str, slug: str | None) -> PoolInfo:
+    """One pool that users of a plan may send to; the default one without a slug. Raises PoolNotFound."""
+    return _pool_info(_one_of(_offered(plan), slug))
 
 
 def default_pool_slug() -> str:
     """The pool of whoever names none. Raises PoolNotFound."""
-    return _open_pool(None).slug
+    return _one_of(ModelPool.objects.filter(is_open=True), None).slug
+
+
+def ensure_small_pool(*, model: str) -> str:
+    """The slug of the second pool, which serves `model` and takes what the default one has no room for.
+
+    Made where it is not there; what an operator has set of either stays.
+    """
+    return pools.ensure_small(model=model)
 
 
 # Loading takes a moment, or minutes where a hub is asked: many first sends at once must load once.
@@ -73,17 +110,29 @@ def admit(
     min_generation: int = 0,
     base_epoch: int = 1,
 ) -> Admission:
-    """Hold what a turn may use. Raises AdmissionRefused, ServiceUnavailable."""
-    return admission.admit(
-        user_id=user_id,
-        pool=_row(pool),
-        turn=turn,
-        base_epoch=base_epoch,
-        tokens=prompt_tokens + max_output_tokens,
-        limits=limits,
-        min_generation=min_generation,
-        now=now,
-    )
+    """Hold what a turn may use, with as much output as is left to it. Raises AdmissionRefused, HoldTooSmall, PoolFull,
+    ServiceUnavailable.
+    """
+    try:
+        return admission.admit(
+            user_id=user_id,
+            pool=_row(pool),
+            turn=turn,
+            base_epoch=base_epoch,
+            prompt_tokens=prompt_tokens,
+            max_output_tokens=max_output_tokens,
+            limits=limits,
+            min_generation=min_generation,
+            now=now,
+        )
+    except PoolFull as refusal:
+        counting.note(counting.REFUSED, pool=pool.slug, tier=limits.plan, reason=refusal.reason)
+        raise
+
+
+def note_overflow(*, pool: PoolInfo, tier: str, reason: str) -> None:
+    """Count a turn that was meant for `pool` and has a place in its overflow pool. Never fails."""
+    counting.note(counting.OVERFLOWED, pool=pool.slug, tier=tier, reason=reason)
 
 
 def release(held: Admission) -> None:
@@ -94,6 +143,25 @@ def release(held: Admission) -> None:
         log.warning("release_failed", admission_id=str(held.admission_id), error=str(error))
 
 
+def quota_standing(*, user_id: UUID, limits: Limits, now: datetime) -> QuotaStanding | None:
+    """Where the user stands in token budget and messages; None while Redis is away. Changes nothing."""
+    return standing.quota_standing(user_id=user_id, limits=limits, now=now)
+
+
+def quota_users() -> list[UUID]:
+    """Everybody whose quota account counts something: who was ever charged, or has an answer under way."""
+    running = Run.objects.filter(status__in=Run.ACTIVE).values_list("owner_id", flat=True)
+    return sorted({*billing.ever_charged(), *running})
+
+
+def rebuild_quota(*, user_id: UUID, now: datetime) -> None:
+    """Make what Redis counts for the user of the ledger and the runs anew. Raises ServiceUnavailable."""
+    try:
+        admission.rebuild(store.connector().cell(), user_id=user_id, now=now)
+    except StoreUnavailable as error:
+        raise ServiceUnavailable(reason="the service's memory is away") from error
+
+
 def accept_run(
     *,
     run_id: UUID,
@@ -102,13 +170,16 @@ def accept_run(
     pool: PoolInfo,
     held: Admission,
     prompt_ids: Sequence[int],
-    max_output_tokens: int,
     context: Mapping[str, object],
+    limits: Limits,
     now: datetime,
+    degraded: bool = False,
 ) -> RunInfo:
     """Store the run of an accepted turn; call it inside that turn's transaction, the user's account locked.
 
-    Raises ChatBusy when the chat has an active run; the transaction must then be given up.
+    Of `limits` the plan's share and its bound on waiting count, and what becomes of an answer that nobody follows.
+    `degraded`: the pool is a smaller one than was asked for. Raises ChatBusy
+    when the chat has an active run; the transaction must then be given up.
     """
     run = runs.accept(
         run_id=run_id,
@@ -119,11 +190,68 @@ def accept_run(
         model=pool.label,
         admission_id=held.admission_id,
         prompt_ids=prompt_ids,
-        max_output_tokens=max_output_tokens,
+        max_output_tokens=held.max_output_tokens,
+        reserved_tokens=held.reserved_tokens,
+        queue_wait_s=limits.queue_wait_s,
         context=context,
+        tier=limits.plan,
+        degraded=degraded,
+        unwatched=_unwatched(limits),
         now=now,
     )
     return run_info(run)
+
+
+def end_admission(run: RunInfo, *, text: str) -> None:
+    """See to it that an ended run's stream is closed and its hold settled, before a retry asks for another one.
+
+    Both have happened already unless its worker died in between; `text` is its answer. Raises ServiceUnavailable.
+    """
+    row = _visible_runs().filter(id=run.id, epoch=run.epoch).exclude(status__in=Run.ACTIVE).first()
+    if row is None:
+        return
+    try:
+        publishing.close(row, text=text)
+        admission.settle(user_id=row.owner_id, admission_id=row.admission_id)
+    except StoreUnavailable as error:
+        raise ServiceUnavailable(reason="the service's memory is away") from error
+
+
+def retry_run(
+    run: RunInfo,
+    *,
+    pool: PoolInfo,
+    held: Admission,
+    prompt_ids: Sequence[int],
+    context: Mapping[str, object],
+    replaced_text: str,
+    limits: Limits,
+    now: datetime,
+    degraded: bool = False,
+) -> RunInfo | None:
+    """Have an ended run answered anew; call it inside a transaction, the user's account locked.
+
+    Otherwise as `accept_run`. None when `run` is out of date: somebody else has retried it. Raises ChatBusy when the
+    chat has another active run. The transaction must be given up in either case.
+    """
+    retried = runs.retry(
+        run_id=run.id,
+        epoch=run.epoch,
+        pool=_row(pool),
+        model=pool.label,
+        admission_id=held.admission_id,
+        prompt_ids=prompt_ids,
+        max_output_tokens=held.max_output_tokens,
+        reserved_tokens=held.reserved_tokens,
+        queue_wait_s=limits.queue_wait_s,
+        context=context,
+        replaced_text=replaced_text,
+        tier=limits.plan,
+        degraded=degraded,
+        unwatched=_unwatched(limits),
+        now=now,
+    )
+    return None if retried is None else run_info(retried)
 
 
 def enqueue(run: RunInfo) -> None:
@@ -132,13 +260,18 @@ def enqueue(run: RunInfo) -> None:
     row = Run(
         id=run.id,
         owner_id=run.owner_id,
-        pool=ModelPool(slug=run.pool),
+        chat_id=run.chat_id,
+        pool=ModelPool(id=run.pool_id, slug=run.pool),
+        tier=run.tier,
         epoch=run.epoch,
         base_epoch=run.epoch,
         admission_id=run.admission_id,
+        prompt_tokens=run.usage.prompt,
+        max_output_tokens=run.max_output_tokens,
+        created_at=run.created_at,
+        retried_at=run.retried_at,
     )
-    if publishing.enqueue(row):
-        tickets.send(pool=run.pool)
+    takeover.queue_up(row)
 
 
 def run_for(*, owner_id: UUID, run_id: UUID) -> RunInfo:
@@ -193,9 +326,19 @@ def stream_hub() -> StreamHub:
     return StreamHub(connector=store.async_connector())
 
 
-def forget_chat(*, chat_id: UUID) -> None:
-    """Erase the runs of a deleted chat, none of which may be active; the ledger's rows stay."""
-    Run.objects.filter(chat_id=chat_id).exclude(status__in=Run.ACTIVE).delete()
+def forget_chat(*, chat_id: UUID, now: datetime) -> None:
+    """Erase the runs of a deleted chat, none of which may be active, and their streams; the ledger's rows stay."""
+    erasure.forget_chat(chat_id=chat_id, now=now)
+
+
+def forget_user(*, user_id: UUID, now: datetime) -> None:
+    """Erase the runs of a user who is being deleted, their streams, and what Redis counts for the user."""
+    erasure.forget_user(user_id=user_id, now=now)
+
+
+def runs_page(*, user_id: UUID, after: UUID | None, limit: int) -> list[dict[str, Any]]:
+    """The user's next runs with their attempts, in the order of their `id`, to be taken away."""
+    return takeaway.page_of(user_id=user_id, after=after, limit=limit)
 
 
 def ready_pools() -> list[str]:
@@ -204,9 +347,7 @@ def ready_pools() -> list[str]:
     None when Redis is away. Loads tokenizers that are not in memory yet.
     """
     served = {gauges.pool for gauges in pool_gauges() if gauges.workers}
-    return [
-        pool.slug for pool in map(_pool_info, ModelPool.objects.filter(slug__in=served, is_open=True)) if _counts(pool)
-    ]
+    return [pool.slug for pool in map(_pool_info, _pools().filter(slug__in=served, is_open=True)) if _counts(pool)]
 
 
 def _counts(pool: PoolInfo) -> bool:
@@ -240,6 +381,57 @@ def pool_gauges() -> list[PoolGauges]:
     return found
 
 
+def pool_loads() -> list[PoolLoad]:
+    """Every pool with its active runs and what its engines report, the default one first."""
+    return overview.loads(gauges=pool_gauges())
+
+
+def watch_pools() -> list[PoolWatch] | None:
+    """Every pool as its queue stands now, the default one first; None while Redis is away."""
+    try:
+        return queues.watch()
+    except StoreUnavailable:
+        return None
+
+
+def pool_counts() -> list[PoolCount]:
+    """What pools refused and what overflowed from them, since Redis began to count. Empty while Redis is away."""
+    try:
+        return queues.counts()
+    except StoreUnavailable:
+        return []
+
+
+def longest_running(*, limit: int) -> list[RunBrief]:
+    """The streaming runs that were accepted first."""
+    return overview.longest_running(limit=limit)
+
+
+def latest_failures(*, limit: int) -> list[RunBrief]:
+    """The failed and interrupted runs that were accepted last, newest first."""
+    return overview.latest_failures(limit=limit)
+
+
+def outcomes_since(*, since: datetime) -> dict[str, int]:
+    """Status → how many of the runs accepted since then have it now."""
+    return overview.outcomes_since(since=since)
+
+
+def active_counts(*, owner_ids: Sequence[UUID]) -> dict[UUID, int]:
+    """Owner id → active runs, for those who have any."""
+    return overview.active_counts(owner_ids=owner_ids)
+
+
+def active_briefs(*, owner_id: UUID) -> list[RunBrief]:
+    """The owner's active runs, oldest first."""
+    return overview.active_of(owner_id=owner_id)
+
+
+def pool_slugs() -> list[str]:
+    """Every pool there is, open or not."""
+    return list(ModelPool.objects.order_by("slug").values_list("slug", flat=True))
+
+
 def _reports(cell: Cell, *, pool: str) -> list[workers.Report]:
     return cell.run(lambda client: workers.alive(client, cell.keys, pool=pool, now_ms=store.now_ms()))
 
@@ -255,6 +447,7 @@ def model_of(pool: ModelPool) -> str:
 
 
 def run_info(run: Run) -> RunInfo:
+    charge = None if run.is_active else billing.run_charge(run_id=run.id)
     return RunInfo(
         id=run.id,
         owner_id=run.owner_id,
@@ -262,15 +455,23 @@ def run_info(run: Run) -> RunInfo:
         admission_id=run.admission_id,
         status=run.status,
         is_active=run.is_active,
+        is_retryable=run.status in Run.RETRYABLE,
         pool=run.pool.slug,
+        pool_id=run.pool_id,
         model=run.model,
         epoch=run.epoch,
+        tier=run.tier,
         degraded=run.degraded,
+        max_output_tokens=run.max_output_tokens,
         finish_reason=run.finish_reason,
         error_code=run.error_code,
         created_at=run.created_at,
+        retried_at=run.retried_at,
+        cancel_requested_at=run.cancel_requested_at,
         message_id=run.message_id if not run.is_active else None,
         usage=Usage(prompt=run.prompt_tokens, cached=run.cached_tokens, output=run.output_tokens),
+        charged=None if charge is None else charge.charged,
+        waste=None if charge is None else charge.wasted,
         timings=Timings(
             queue_ms=publishing.elapsed_ms(run, "claimed_at"),
             ttft_ms=publishing.elapsed_ms(run, "first_token_at"),
@@ -282,6 +483,13 @@ def run_info(run: Run) -> RunInfo:
 
 
 def _pool_info(pool: ModelPool) -> PoolInfo:
+    """The pool, read with its overflow pool, as those are by `_pools`."""
+    smaller = pool.overflow_to
+    takes_more = smaller is not None and smaller.is_open and smaller.mode != ModelPool.Mode.DRAIN
+    return replace(_alone(pool), overflow=_alone(smaller) if smaller is not None and takes_more else None)
+
+
+def _alone(pool: ModelPool) -> PoolInfo:
     return PoolInfo(
         id=pool.id,
         slug=pool.slug,
@@ -293,18 +501,37 @@ def _pool_info(pool: ModelPool) -> PoolInfo:
         is_default=pool.is_default,
         context_window=pool.context_window,
         max_output_tokens=pool.max_output_tokens,
+        queue_wait_s=pool.queue_wait_s,
+        short_prompt_tokens=pool.short_prompt_tokens,
         system_prompt=pool.system_prompt,
+    )
+
+
+def _unwatched(limits: Limits) -> Unwatched:
+    """The bound that the plan's choice names; it may have numbers for the others."""
+    return Unwatched(
+        tokens=limits.unwatched_tokens if limits.unwatched == "shorten" else None,
+        seconds=limits.unwatched_s if limits.unwatched == "stop" else None,
     )
 
 
 def _row(pool: PoolInfo) -> ModelPool:
     """Enough of the pool's row to refer to it, without reading it again."""
-    return ModelPool(id=pool.id, slug=pool.slug)
+    return ModelPool(id=pool.id, slug=pool.slug, queue_wait_s=pool.queue_wait_s)
 
 
-def _open_pool(slug: str | None) -> ModelPool:
-    chosen = ModelPool.objects.filter(is_open=True)
-    pool = (chosen.filter(is_default=True) if slug is None else chosen.filter(slug=slug)).first()
+def _offered(plan: str) -> QuerySet[ModelPool]:
+    """The open pools of everybody and those of this plan, in one query: each at most once, by one link or by none."""
+    return _pools().filter(Q(plans__isnull=True) | Q(plans__slug=plan), is_open=True)
+
+
+def _pools() -> QuerySet[ModelPool]:
+    # A send asks for its pool in one query, the smaller one included.
+    return ModelPool.objects.select_related("overflow_to")
+
+
+def _one_of(pools: QuerySet[ModelPool], slug: str | None) -> ModelPool:
+    pool = (pools.filter(is_default=True) if slug is None else pools.filter(slug=slug)).first()
     if pool is None:
         raise PoolNotFound(slug=slug or "default")
     return pool

@@ -6,3 +6,8 @@ from django.apps import AppConfig
 class InferenceConfig(AppConfig):
     name = "inference"
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from inference import receivers
+
+        receivers.connect()

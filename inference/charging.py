@@ -1,13 +1,13 @@
 """What the attempts of a run cost: rows for the ledger, by the charging rule (docs/turn.md).
 
 The user pays the prompt once, on the run's last row, and each visible token once, in the row of the epoch that made
-it. What was computed in vain is waste, which nobody pays.
+it. What was computed in vain is waste, which nobody pays. Prices are the pool's as they are at settlement.
 """
 
 from datetime import datetime
 
-from billing.contracts import Charge
-from inference.models import Run
+from billing.contracts import Charge, Prices
+from inference.models import ModelPool, Run
 
 _REASONS = {Run.Status.DONE: "completed"}
 
@@ -34,6 +34,7 @@ def of_end(run: Run, *, own_tokens: int, began: bool, now: datetime) -> Charge |
         output_tokens=own_tokens,
         wasted_tokens=run.prompt_tokens if wasted else 0,
         at=now,
+        prices=_prices_of(run.pool),
     )
 
 
@@ -54,4 +55,9 @@ def of_lost(run: Run, *, own_tokens: int, now: datetime) -> Charge:
         output_tokens=own_tokens,
         wasted_tokens=run.prompt_tokens if own_tokens else 0,
         at=now,
+        prices=_prices_of(run.pool),
     )
+
+
+def _prices_of(pool: ModelPool) -> Prices:
+    return Prices(prompt=pool.prompt_price, cached=pool.cached_price, output=pool.output_price)

@@ -6,9 +6,10 @@ Each may fail without harm: the database has decided, and the reaper does again 
 import structlog
 from django.db import DatabaseError
 
-from inference import admission, store
+from inference import admission, policies, store
 from inference.cell import queue, stream
 from inference.cell.errors import StoreUnavailable
+from inference.cell.queue import Placed
 from inference.models import Run
 
 log = structlog.get_logger(__name__)
@@ -17,37 +18,62 @@ log = structlog.get_logger(__name__)
 _UNKNOWN = "\0"
 
 
-def enqueue(run: Run) -> bool:
-    """Put an accepted run into its pool's queue. False when Redis is away: the run waits in the database."""
+def enqueue(run: Run) -> Placed | None:
+    """Put an accepted run into its pool's queue; where it stands. None when Redis is away: it waits in the database.
+
+    Needs of the run: id, owner, chat, pool (id and slug), tier, epochs, admission, token counts, and the moments.
+    """
+    waiting = queue.Waiting(
+        run=queue.Ticketed(run_id=run.id, epoch=run.epoch),
+        base_epoch=run.base_epoch,
+        admission_id=run.admission_id,
+        user_id=run.owner_id,
+        tier=run.tier,
+        chat_id=run.chat_id,
+        prompt_tokens=run.prompt_tokens,
+        max_output_tokens=run.max_output_tokens,
+        since_ms=int(run.asked_at.timestamp() * 1000),
+    )
     try:
-        store.connector().run(
-            lambda cell: cell.call(
-                queue.enqueue(
-                    cell.keys,
-                    user_id=run.owner_id,
-                    pool=run.pool.slug,
-                    run_id=run.id,
-                    epoch=run.epoch,
-                    base_epoch=run.base_epoch,
-                    admission_id=run.admission_id,
-                    now_ms=store.now_ms(),
+        policy = policies.last_known(run.pool_id)
+        return store.connector().run(
+            lambda cell: queue.read_enqueue(
+                cell.call(
+                    queue.enqueue(cell.keys, pool=run.pool.slug, policy=policy, waiting=waiting, now_ms=store.now_ms())
                 )
             )
         )
     except StoreUnavailable as error:
         log.warning("enqueue_failed", run_id=str(run.id), error=str(error))
-        return False
-    return True
+        return None
 
 
 def dequeue(run: Run) -> None:
     """Take a run that ended unclaimed out of its pool's queue."""
-    ticketed = queue.Ticketed(run_id=run.id, epoch=run.epoch)
     try:
-        store.connector().run(lambda cell: cell.call(queue.dequeue(cell.keys, pool=run.pool.slug, run=ticketed)))
+        _dequeue(run)
     except StoreUnavailable as error:
         # Whoever claims it finds that it is over.
         log.warning("dequeue_failed", run_id=str(run.id), error=str(error))
+
+
+def retire(run: Run, *, text: str) -> None:
+    """As `dequeue` and `announce_end`. Raises StoreUnavailable at the first step that fails.
+
+    For whoever ends many at once: where Redis hangs, each step takes its timeout.
+    """
+    _dequeue(run)
+    close(run, text=text)
+    admission.settle(user_id=run.owner_id, admission_id=run.admission_id)
+
+
+def _dequeue(run: Run) -> None:
+    ticketed = queue.Ticketed(run_id=run.id, epoch=run.epoch)
+    store.connector().run(
+        lambda cell: cell.call(
+            queue.expire(cell.keys, pool=run.pool.slug, run=ticketed, user_id=run.owner_id, tier=run.tier)
+        )
+    )
 
 
 def announce_end(run: Run, *, text: str | None) -> None:
@@ -55,21 +81,8 @@ def announce_end(run: Run, *, text: str | None) -> None:
 
     With text None the caller does not know the answer: followers are told to fetch it.
     """
-    kind, data = terminal_event(run)
     try:
-        store.connector().run(
-            lambda cell: cell.call(
-                stream.close(
-                    cell.keys,
-                    run_id=run.id,
-                    epoch=run.epoch,
-                    base_epoch=run.base_epoch,
-                    kind=kind,
-                    data=data,
-                    text=_UNKNOWN if text is None else text,
-                )
-            )
-        )
+        close(run, text=text)
     except StoreUnavailable as error:
         log.warning("close_failed", run_id=str(run.id), error=str(error))
     try:
@@ -78,6 +91,26 @@ def announce_end(run: Run, *, text: str | None) -> None:
         log.warning("settle_failed", run_id=str(run.id), error=str(error))
 
 
+def close(run: Run, *, text: str | None) -> None:
+    """Append an ended run's terminal event, as `announce_end` does, unless it is there. Raises StoreUnavailable."""
+    kind, data = terminal_event(run)
+    store.connector().run(
+        lambda cell: cell.call(
+            stream.close(
+                cell.keys,
+                run_id=run.id,
+                epoch=run.epoch,
+                base_epoch=run.base_epoch,
+                kind=kind,
+                data=data,
+                text=_UNKNOWN if text is None else text,
+            )
+        )
+    )
+
+
+# By code, where it says more than the status does.
+_REASONS = {"unwatched": "Stopped because nobody was following the answer."}
 _EXPLANATIONS = {
     "cancelled": "Stopped at the user's request.",
     "interrupted": "The answer broke off.",
@@ -101,12 +134,12 @@ def terminal_event(run: Run) -> tuple[str, dict[str, object]]:
     return run.status, {
         "message_id": str(run.message_id),
         "code": run.error_code or run.status,
-        "text": _EXPLANATIONS[run.status],
+        "text": _REASONS.get(run.error_code, _EXPLANATIONS[run.status]),
         "usage": usage,
     }
 
 
 def elapsed_ms(run: Run, moment: str) -> int | None:
-    """From the run's acceptance to one of its moments, in ms; None when that has not come."""
+    """From when the answer was asked for to one of the run's moments, in ms; None when that has not come."""
     at = getattr(run, moment)
-    return None if at is None else max(0, round((at - run.created_at).total_seconds() * 1000))
+    return None if at is None else max(0, round((at - run.asked_at).total_seconds() * 1000))

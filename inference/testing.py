@@ -4,13 +4,15 @@ import asyncio
 import heapq
 import itertools
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import redis
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
+from inference.cell.keys import Keys
 from inference.tokenization import ChatTokenizer
 
 T = TypeVar("T")
@@ -83,3 +85,21 @@ class VirtualTime:
                 return True
             await asyncio.sleep(0)
         return task.done()
+
+
+def queued(client: redis.Redis, keys: Keys, *, pool: str) -> dict[str, int]:
+    """Every run that waits in a pool's queue, as 'run:epoch', and since when (ms), first come first."""
+    prefix = keys.queue(pool)
+    begun: Any = client.zrange(f"{prefix}:begun", 0, -1, withscores=True)
+    found = {str(name): int(since) for name, since in begun}
+    facts: list[str] = []
+    for key in client.scan_iter(match=f"{prefix}:f:*", count=1000):
+        firsts: Any = client.hvals(str(key))
+        facts += [first.partition("|")[2] for first in firsts]
+    for key in client.scan_iter(match=f"{prefix}:l:*", count=1000):
+        others: Any = client.zrange(str(key), 0, -1)
+        facts += others
+    for one in facts:
+        fields = one.split("|")
+        found[fields[0]] = int(fields[6])
+    return dict(sorted(found.items(), key=lambda item: item[1]))

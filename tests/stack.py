@@ -2,20 +2,25 @@
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 
 from chatsite import processes
-from tests.services import wait_for
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
-START_S = 180.0
+# Two layers of random weights: for what needs an engine and no wit.
+TINY_MODEL = ROOT / "var" / "models" / "tiny-random-llama"
+# Two engines share two cores while they load.
+START_S = 300.0
 STOP_S = 60.0
 
 
@@ -26,7 +31,7 @@ class Stack:
     url: str
     state_dir: Path
     environment: Mapping[str, str] = field(repr=False)
-    process: "subprocess.Popen[bytes]"
+    process: "subprocess.Popen[bytes]" = field(init=False)
 
     def manage(self, *args: str) -> str:
         """What `manage.py ARGS` prints on standard output."""
@@ -42,6 +47,38 @@ class Stack:
         if done.returncode:
             raise AssertionError(f"manage.py {' '.join(args)} failed: {done.stderr}")
         return done.stdout.strip()
+
+    def pid_of(self, name: str) -> int | None:
+        """The process that the site runs under this host name (worker, worker-2, jobs); None while there is none."""
+        port = urlsplit(self.url).port
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                line = (folder / "cmdline").read_text()  # of which Celery may make a title
+                parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+                if int(parent) == self.process.pid and re.search(rf"\b{name}\.{port}@", line):
+                    return int(folder.name)
+        return None
+
+    def stop(self) -> None:
+        """As Ctrl-C does; returns when everything has ended."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(timeout=STOP_S)
+
+    def start(self) -> None:
+        """Return once the site can answer. Raises AssertionError with its output when it does not come up."""
+        with (self.state_dir / "serve.log").open("ab") as output:
+            self.process = processes.spawn(
+                [sys.executable, "manage.py", "serve"], environment=self.environment, folder=ROOT, output=output
+            )
+        try:
+            wait_for(
+                lambda: self.process.poll() is not None or _ready(self.url), what="the site is ready", seconds=START_S
+            )
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.log()}") from None
+        if self.process.poll() is not None:
+            raise AssertionError(f"the site ended:\n{self.log()}")
 
     def log(self) -> str:
         """The end of what the site printed."""
@@ -67,32 +104,18 @@ def running(*, engine: str = "vllm", environment: Mapping[str, str] | None = Non
             "PORT": str(port),
             "ENGINE": engine,
             "MODEL": os.environ.get("MODEL") or str(ROOT / "var" / "models" / "smollm2-135m-instruct"),
+            "SMALL_MODEL": str(TINY_MODEL),
             **(environment or {}),
         }
         subprocess.run(
             [sys.executable, "manage.py", "migrate", "--verbosity", "0"], cwd=ROOT, env=variables, check=True
         )
-        with (state_dir / "serve.log").open("wb") as output:
-            process = processes.spawn(
-                [sys.executable, "manage.py", "serve"], environment=variables, folder=ROOT, output=output
-            )
-        stack = Stack(url=f"http://127.0.0.1:{port}", state_dir=state_dir, environment=variables, process=process)
+        stack = Stack(url=f"http://127.0.0.1:{port}", state_dir=state_dir, environment=variables)
         try:
-            try:
-                wait_for(
-                    lambda: process.poll() is not None or _ready(stack.url),
-                    what="the site is ready",
-                    seconds=START_S,
-                )
-            except AssertionError as error:
-                raise AssertionError(f"{error}\n{stack.log()}") from None
-            if process.poll() is not None:
-                raise AssertionError(f"the site ended:\n{stack.log()}")
+            stack.start()
             yield stack
         finally:
-            if process.poll() is None:
-                process.terminate()
-                process.wait(timeout=STOP_S)
+            stack.stop()
 
 
 def _ready(url: str) -> bool:

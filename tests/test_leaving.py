@@ -9,7 +9,8 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from billing.models import UsageEntry
+from billing import adjustments
+from billing.models import DailyUsage, UsageEntry, UsageEvent
 from chatsite.accounts import accounts, closing, devices, keys, suspension
 from chatsite.accounts.errors import LastAdministrator
 from chatsite.accounts.models import User
@@ -90,20 +91,18 @@ def test_the_admin_suspends_and_reinstates(ada: User) -> None:
     root = accounts.open_account(email="root@example.org", password=PASSWORD, administrator=True)
     admin, browser, waiting = log_in(root), log_in(ada), a_turn(a_chat(ada))
     form = {"action": "suspend", "_selected_action": [str(ada.pk), str(root.pk)]}
+    asked = admin.post("/admin/accounts/user/", form)
+    assert asked.status_code == 200
+    assert "ada@example.org</a>" in asked.content.decode()
+    assert "root@example.org</a>" not in asked.content.decode(), "nobody suspends themselves by accident"
+    assert browser.get("/account/").status_code == 200, "nothing happens before the answer"
+    form["confirmed"] = "yes"
     assert admin.post("/admin/accounts/user/", form).status_code == 302
     assert browser.get("/account/").status_code == 302
     assert Run.objects.get(id=waiting).status == "cancelled"
-    assert admin.get("/admin/").status_code == 200, "nobody suspends themselves by accident"
+    assert admin.get("/admin/").status_code == 200
     admin.post("/admin/accounts/user/", form | {"action": "reinstate"})
     assert log_in(ada).get("/account/").status_code == 200
-
-
-def test_unsetting_active_in_the_form_stops_answers_too(ada: User) -> None:
-    root = accounts.open_account(email="root@example.org", password=PASSWORD, administrator=True)
-    waiting = a_turn(a_chat(ada))
-    form = {"email": ada.email, "name": ""}
-    assert log_in(root).post(f"/admin/accounts/user/{ada.pk}/change/", form).status_code == 302
-    assert Run.objects.get(id=waiting).status == "cancelled"
 
 
 def test_deleting_needs_the_password(ada: User) -> None:
@@ -129,6 +128,10 @@ def test_deleting_removes_the_content_and_keeps_unnamed_usage(
     entry = UsageEntry.objects.get()
     assert entry.user_id is None
     assert (entry.prompt_tokens, entry.output_tokens) == (3, 2)
+    # Nobody had metered it yet, and nobody could any more.
+    day = DailyUsage.objects.get()
+    assert (day.user_id, day.runs, day.prompt_tokens, day.output_tokens) == (None, 1, 3, 2)
+    assert not UsageEvent.objects.exists()
 
 
 def test_a_running_answer_is_stopped_and_the_rest_goes_when_it_has_ended(
@@ -139,7 +142,7 @@ def test_a_running_answer_is_stopped_and_the_rest_goes_when_it_has_ended(
     browser.post("/account/delete/", {"password": PASSWORD})
     row = User.objects.get()
     assert not row.is_active
-    assert "ada" not in f"{row.email}{row.name}".lower()
+    assert (row.email, row.name) == (f"deleted-{ada.pk}@invalid", "")
     assert browser.get("/account/").status_code == 302
     assert Run.objects.filter(cancel_requested_at__isnull=False).count() == 2
 
@@ -181,10 +184,21 @@ def test_the_export_holds_ones_own_chats_and_usage_and_nobody_elses(
 ) -> None:
     bob = accounts.open_account(email="bob@example.org", password=PASSWORD)
     a_turn(a_chat(bob), "a secret of Bob's")
+    ModelPool.objects.update(output_price=3_000_000)
+    for user, tokens in ((ada, -1), (bob, -7)):
+        adjustments.adjust(
+            user_id=user.pk,
+            tokens=tokens,
+            cost=0,
+            reason="An outage",
+            author_id=None,
+            author_email="r",
+            now=timezone.now(),
+        )
     chat = a_chat(ada)
     with django_capture_on_commit_callbacks(execute=True):
         settle(a_streaming_turn(chat), Run.Status.DONE)
-    body = log_in(ada).get("/account/export/").content.decode()
+    body = log_in(ada).get("/account/export/").getvalue().decode()
     assert "secret of Bob" not in body
     exported = json.loads(body)
     (only,) = exported["chats"]
@@ -195,6 +209,10 @@ def test_the_export_holds_ones_own_chats_and_usage_and_nobody_elses(
     ]
     assert exported["usage"][0]["output_tokens"] == 2
     assert "user_id" not in exported["usage"][0]
+    assert (exported["usage"][0]["output_price"], exported["usage"][0]["cost"]) == (3_000_000, 6)
+    assert exported["currency"] == "USD"
+    (adjustment,) = exported["adjustments"]
+    assert (adjustment["tokens"], adjustment["reason"]) == (-1, "An outage")
 
 
 def test_a_session_that_nobody_used_for_long_is_not_listed(ada: User) -> None:

@@ -1,11 +1,9 @@
-"""Admin screens for users, API keys, invitations and the registration mode."""
+"""Admin screens for API keys, invitations and the registration mode; users and their ways in have their own modules."""
 
 from typing import Any
 
 from allauth.account.decorators import secure_admin_login
 from django.contrib import admin, messages
-from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
-from django.contrib.auth.forms import AdminUserCreationForm, UserChangeForm
 from django.db.models import QuerySet
 from django.forms import ModelForm
 from django.http import HttpRequest, HttpResponse
@@ -14,61 +12,22 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
 
-from chatsite.accounts import email_change, invitations, keys, suspension
+from chatsite.accounts import invitations, keys
+from chatsite.accounts.access_screens import EmailAddressAdmin, UserSessionAdmin
 from chatsite.accounts.models import ApiKey, Invitation, Registration, User
+from chatsite.accounts.user_screen import UserAdmin
+
+__all__ = [
+    "ApiKeyAdmin",
+    "EmailAddressAdmin",
+    "InvitationAdmin",
+    "RegistrationAdmin",
+    "UserAdmin",
+    "UserSessionAdmin",
+]
 
 # The admin's own form knows neither second factors nor limits: everybody logs in on the site's page.
 admin.site.login = secure_admin_login(admin.site.login)  # type: ignore[method-assign]
-
-
-class UserCreation(AdminUserCreationForm[User]):
-    class Meta:
-        model = User
-        fields = ("email",)
-
-
-class UserChange(UserChangeForm[User]):
-    class Meta:
-        model = User
-        fields = "__all__"
-
-
-@admin.register(User)
-class UserAdmin(DjangoUserAdmin[User]):
-    form = UserChange
-    add_form = UserCreation
-    ordering = ("-date_joined",)
-    list_display = ("email", "name", "is_active", "is_staff", "date_joined", "last_login")
-    list_filter = ("is_active", "is_staff", "is_superuser")
-    search_fields = ("email", "name")
-    readonly_fields = ("id", "date_joined", "last_login")
-    fieldsets = (
-        (None, {"fields": ("id", "email", "name", "password")}),
-        ("Permissions", {"fields": ("is_active", "is_staff", "is_superuser", "groups", "user_permissions")}),
-        ("Dates", {"fields": ("date_joined", "last_login")}),
-    )
-    actions = ("suspend", "reinstate")
-    add_fieldsets = ((None, {"classes": ("wide",), "fields": ("email", "usable_password", "password1", "password2")}),)
-
-    @admin.action(description="Suspend: refuse everywhere, log out, stop answers", permissions=["change"])
-    def suspend(self, request: HttpRequest, queryset: QuerySet[User]) -> None:
-        now = timezone.now()
-        others = queryset.exclude(email=request.user.get_username())
-        suspended = sum(suspension.suspend(user=user, now=now) for user in others)
-        self.message_user(request, f"{suspended} suspended.")
-
-    @admin.action(description="Reinstate selected users", permissions=["change"])
-    def reinstate(self, request: HttpRequest, queryset: QuerySet[User]) -> None:
-        reinstated = sum(suspension.reinstate(user=user) for user in queryset)
-        self.message_user(request, f"{reinstated} reinstated.")
-
-    def save_model(self, request: HttpRequest, obj: User, form: ModelForm[User], change: bool) -> None:
-        """Unsetting `active` in the form is suspending as well; a new address replaces all that let the user in."""
-        super().save_model(request, obj, form, change)
-        if change and "email" in form.changed_data:
-            email_change.keep_only(user=obj, email=obj.email, verified=False)
-        if change and not obj.is_active:
-            suspension.suspend(user=obj, now=timezone.now())
 
 
 @admin.register(ApiKey)
@@ -77,7 +36,9 @@ class ApiKeyAdmin(admin.ModelAdmin[ApiKey]):
 
     list_display = ("prefix", "name", "user", "created_at", "last_used_at", "revoked_at")
     list_select_related = ("user",)
-    search_fields = ("prefix", "name", "user__email")
+    ordering = ("-id",)
+    search_fields = ("=prefix", "=id", "=user__id", "=user__email")
+    search_help_text = "The owner's e-mail address or id, or how the key begins."
     fields = readonly_fields = ("id", "user", "name", "prefix", "created_at", "last_used_at", "revoked_at")
     actions = ("revoke",)
 
@@ -87,7 +48,10 @@ class ApiKeyAdmin(admin.ModelAdmin[ApiKey]):
     @admin.action(description="Revoke selected API keys", permissions=["change"])
     def revoke(self, request: HttpRequest, queryset: QuerySet[ApiKey]) -> None:
         now = timezone.now()
-        revoked = sum(keys.revoke(api_key=api_key, now=now) for api_key in queryset)
+        revoked = 0
+        for api_key in queryset.filter(revoked_at=None):
+            self.log_change(request, api_key, "revoke")
+            revoked += keys.revoke(api_key=api_key, now=now)
         self.message_user(request, f"{revoked} revoked.")
 
 

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from allauth.usersessions.models import UserSession
 from django.core.cache import cache
+from django.db.models import F
 
 from chatsite.accounts.models import User
 
@@ -70,7 +71,12 @@ def end(*, user: User, device_id: int) -> bool:
 
 
 def end_all(*, user: User, but_key: str | None = None) -> int:
-    """Log all of the user's sessions out but the one of this key."""
+    """Log all of the user's sessions out but the one of this key.
+
+    Without an exception, those too that are not listed because their row is gone.
+    """
+    if but_key is None:
+        User.objects.filter(pk=user.pk).update(session_generation=F("session_generation") + 1)
     sessions = UserSession.objects.filter(user=user)
     if but_key is not None:
         sessions = sessions.exclude(session_key=but_key)

@@ -58,6 +58,12 @@ def redeem(*, token: str, user: User, now: datetime) -> None:
         raise InvitationInvalid
 
 
+def forget(*, user: User) -> None:
+    """Remove who this user is from the invitations: from the one that was used, and those that wait for the address."""
+    Invitation.objects.filter(used_by=user).update(email="", note="")
+    Invitation.objects.filter(email=user.email, used_at=None).delete()
+
+
 def _valid(token: str, email: str, now: datetime) -> Q:
     meant = Q(email="") | Q(email=User.objects.normalize_email(email))
     return meant & Q(sha256=_hash(token), used_at=None, expires_at__gt=now)

@@ -36,6 +36,9 @@ _CODES = {
     HTTPStatus.GONE: ("session_ended", "The session is over. Log in again."),
     HTTPStatus.TOO_MANY_REQUESTS: ("throttled", "That was too often. Please wait before you try again."),
 }
+_UNPROVEN = ("reauthentication_required", "Confirm that it is you, with the password or a code.")
+# Of a status that stands nowhere above.
+UNNAMED = "refused"
 _PENDING = {
     "mfa_authenticate": ("second_factor_required", "A code of the second factor is needed."),
     "verify_email": ("email_unverified", "The e-mail address must be confirmed first."),
@@ -95,7 +98,8 @@ def answering_problems(view: View) -> View:
 
 def _unreadable(request: HttpRequest) -> HttpResponse | None:
     """The refusal of a body that is no JSON object in valid Unicode, and small."""
-    if request.method in ("GET", "HEAD", "OPTIONS"):
+    if request.method == "GET":
+        # The one method with which allauth reads no body.
         return None
     try:
         length = int(request.META.get("CONTENT_LENGTH") or 0)
@@ -160,7 +164,7 @@ def _first_reason(errors: list[dict[str, Any]]) -> str:
 def _unauthorized(body: dict[str, Any]) -> tuple[str, str]:
     """What is missing: a log-in, its second step, or a fresh proof of who it is."""
     if body.get("meta", {}).get("is_authenticated"):
-        return "reauthentication_required", "Confirm that it is you, with the password or a code."
+        return _UNPROVEN
     for flow in body.get("data", {}).get("flows", []):
         if flow.get("is_pending") and flow["id"] in _PENDING:
             return _PENDING[flow["id"]]
@@ -168,7 +172,7 @@ def _unauthorized(body: dict[str, Any]) -> tuple[str, str]:
 
 
 def _problem(status: HTTPStatus, *, code: str = "", detail: str = "", **members: Any) -> HttpResponse:
-    usual_code, usual_detail = _CODES.get(status, ("refused", status.phrase))
+    usual_code, usual_detail = _CODES.get(status, (UNNAMED, status.phrase))
     body = problems.document(
         status=status, code=code or usual_code, title=status.phrase, detail=detail or usual_detail, **members
     )

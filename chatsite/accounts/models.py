@@ -8,6 +8,7 @@ from django.contrib.auth.models import PermissionsMixin
 from django.db import models
 from django.db.models.functions import Lower
 from django.utils import timezone
+from django.utils.crypto import salted_hmac
 from uuid_utils.compat import uuid7
 
 
@@ -46,6 +47,10 @@ class User(AbstractBaseUser, PermissionsMixin):
         null=True, blank=True, editable=False, help_text="Deleted by its owner; goes when its last answer has ended."
     )
 
+    session_generation = models.PositiveIntegerField(
+        default=0, db_default=0, editable=False, help_text="Sessions begun under an older one are refused."
+    )
+
     objects: ClassVar[UserManager] = UserManager()
 
     EMAIL_FIELD = "email"
@@ -60,6 +65,12 @@ class User(AbstractBaseUser, PermissionsMixin):
                 violation_error_message="A user with this e-mail already exists.",
             ),
         ]
+        # The few among many, newest first: for the lists that administrators filter.
+        indexes: ClassVar[list[models.Index]] = [
+            models.Index(fields=["id"], condition=models.Q(is_staff=True), name="accounts_user_staff"),
+            models.Index(fields=["id"], condition=models.Q(is_superuser=True), name="accounts_user_superuser"),
+            models.Index(fields=["id"], condition=models.Q(is_active=False), name="accounts_user_suspended"),
+        ]
 
     def __str__(self) -> str:
         return self.email
@@ -67,6 +78,11 @@ class User(AbstractBaseUser, PermissionsMixin):
     def clean(self) -> None:
         super().clean()
         self.email = type(self).objects.normalize_email(self.email)
+
+    def _get_session_auth_hash(self, secret: str | None = None) -> str:
+        """What a session keeps of its user, and is refused when it differs: also after its generation has ended."""
+        value = f"{self.session_generation}:{self.password}"
+        return salted_hmac("chatsite.accounts.session", value, secret=secret, algorithm="sha256").hexdigest()
 
     def get_full_name(self) -> str:
         return self.name or self.email
@@ -89,6 +105,7 @@ class ApiKey(models.Model):
 
     class Meta:
         verbose_name = "API key"
+        indexes: ClassVar[list[models.Index]] = [models.Index(fields=["prefix"], name="accounts_apikey_prefix")]
 
     def __str__(self) -> str:
         return f"{self.prefix}… ({self.name})" if self.name else f"{self.prefix}…"

@@ -12,7 +12,7 @@ from allauth.mfa.utils import is_mfa_enabled
 from django.contrib import messages
 from django.contrib.auth import logout
 from django.contrib.auth.decorators import login_required
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.utils import timezone
@@ -20,7 +20,8 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from chatsite.accounts import closing, devices, email_change, export, keys
+from billing import api as billing
+from chatsite.accounts import closing, devices, email_change, export, keys, usage_panel
 from chatsite.accounts.errors import EmailTaken, LastAdministrator, LinkInvalid
 from chatsite.accounts.forms import ChangeEmailForm, DeleteAccountForm, NewKeyForm, ProfileForm
 from chatsite.accounts.models import ApiKey, User
@@ -33,7 +34,7 @@ _limited: Callable[[_View], _View] = rate_limit(action="manage_email")
 @require_safe
 @login_required
 def account(request: HttpRequest) -> HttpResponse:
-    """Profile, API keys, sessions, security, data."""
+    """Usage, profile, API keys, sessions, security, data."""
     return _page(request)
 
 
@@ -139,12 +140,12 @@ def end_other_sessions(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_safe
 @login_required
-def export_data(request: HttpRequest) -> HttpResponse:
-    """Everything as one file. Joined here: Django streams under ASGI only from asynchronous iterators."""
+def export_data(request: HttpRequest) -> StreamingHttpResponse:
+    """Everything as one file."""
     now = timezone.now()
-    body = "".join(export.parts(user=_user(request), now=now))
     # A lone surrogate cannot have come in, and must not keep the rest from going out.
-    response = HttpResponse(body.encode("utf-8", "replace"), content_type="application/json")
+    pieces = (part.encode("utf-8", "replace") for part in export.parts(user=_user(request), now=now))
+    response = StreamingHttpResponse(pieces, content_type="application/json")
     response.headers["Content-Disposition"] = f'attachment; filename="chatsite-{now:%Y-%m-%d}.json"'
     return response
 
@@ -187,6 +188,8 @@ def _page(request: HttpRequest, **shown: Any) -> HttpResponse:
         "has_password": user.has_usable_password(),
         "has_second_factor": is_mfa_enabled(user),
         "api_keys": ApiKey.objects.filter(user=user, revoked_at=None).order_by("-created_at"),
+        "history_days": billing.plan_for(user_id=user.pk, now=timezone.now()).history_days,
         "devices": devices.of_user(user=user, current_key=request.session.session_key),
+        "usage": usage_panel.of_user(user_id=user.pk, now=timezone.now()),
     }
     return render(request, "accounts/account.html", context | shown)

@@ -12,6 +12,7 @@ from rest_framework.views import APIView
 
 from billing import api as billing
 from chatsite.accounts.models import User
+from chatsite.accounts.rest_limits import LimitsSerializer, StandingsSerializer, limits_of, standing_of
 
 
 class MeSerializer(serializers.Serializer[Any]):
@@ -20,7 +21,10 @@ class MeSerializer(serializers.Serializer[Any]):
     email_verified = serializers.BooleanField()
     name = serializers.CharField()
     is_administrator = serializers.BooleanField()
-    plan = serializers.CharField()
+    plan = serializers.CharField(help_text="Its slug.")
+    plan_name = serializers.CharField()
+    limits = LimitsSerializer()
+    standing = StandingsSerializer(help_text="By the names under which a refusal states its `limit`.")
     created_at = serializers.DateTimeField()
 
 
@@ -30,6 +34,8 @@ class MeView(APIView):
         """Your account."""
         user = request.user
         assert isinstance(user, User), "the permissions let nobody else through"
+        now = timezone.now()
+        plan = billing.plan_for(user_id=user.pk, now=now)
         return Response(
             MeSerializer(
                 {
@@ -38,7 +44,10 @@ class MeView(APIView):
                     "email_verified": EmailAddress.objects.filter(user=user, email=user.email, verified=True).exists(),
                     "name": user.name,
                     "is_administrator": user.is_superuser,
-                    "plan": billing.limits_for(user_id=user.pk, now=timezone.now()).plan,
+                    "plan": plan.slug,
+                    "plan_name": plan.name,
+                    "limits": limits_of(plan),
+                    "standing": standing_of(request, user_id=user.pk, now=now),
                     "created_at": user.date_joined,
                 }
             ).data

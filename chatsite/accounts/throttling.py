@@ -1,6 +1,8 @@
 """How often one account or one address may ask."""
 
+import math
 import time
+from dataclasses import dataclass
 
 from django.conf import settings
 from django.core.cache import caches
@@ -17,6 +19,33 @@ WINDOW_S = 60
 REFUSALS_PER_MINUTE = 60
 # allauth does not tell when a limit ends: what its longer windows need at most, where it is worth waiting for.
 RETRY_AFTER_S = 300
+ACCOUNT_LIMIT = "requests_per_minute"
+ADDRESS_LIMIT = "requests_per_minute_per_address"
+REFUSAL_LIMIT = "refused_credentials_per_minute"
+
+
+class RequestLimitReached(Throttled):
+    """Too many requests in this window, which ends in `wait` seconds; `limit` names what was counted."""
+
+    def __init__(self, *, limit: str, maximum: int) -> None:
+        super().__init__(wait=_left())
+        self.limit = limit
+        self.maximum = maximum
+        self.window_s = WINDOW_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How far an account is into a window of requests, the present one counted; `reset_s` is when that ends."""
+
+    limit: str
+    maximum: int
+    used: int
+    reset_s: int
+
+    @property
+    def remaining(self) -> int:
+        return max(0, self.maximum - self.used)
 
 
 class RequestRate(BaseThrottle):
@@ -27,27 +56,38 @@ class RequestRate(BaseThrottle):
     """
 
     def allow_request(self, request: Request, view: object) -> bool:
+        """Raises RequestLimitReached, and notes where the account stands on the request."""
         limits = {}
         if settings.API_REQUESTS_PER_MINUTE and request.user.is_authenticated:
-            limits[f"account:{request.user.pk}"] = settings.API_REQUESTS_PER_MINUTE
+            limits[ACCOUNT_LIMIT] = (f"account:{request.user.pk}", settings.API_REQUESTS_PER_MINUTE)
         if settings.API_REQUESTS_PER_MINUTE_PER_ADDRESS:
-            limits[f"address:{source_of(request._request)}"] = settings.API_REQUESTS_PER_MINUTE_PER_ADDRESS
-        counts = _count(list(limits))
-        return all(count <= limit for count, limit in zip(counts, limits.values(), strict=True))
+            source = source_of(request._request)
+            limits[ADDRESS_LIMIT] = (f"address:{source}", settings.API_REQUESTS_PER_MINUTE_PER_ADDRESS)
+        counts = _count([key for key, _ in limits.values()])
+        for (limit, (_, maximum)), count in zip(limits.items(), counts, strict=True):
+            if count > maximum:
+                raise RequestLimitReached(limit=limit, maximum=maximum)
+            if limit == ACCOUNT_LIMIT:
+                standing = Standing(limit=limit, maximum=maximum, used=count, reset_s=math.ceil(_left()))
+                request._request.standing = standing  # type: ignore[attr-defined]
+        return True
 
-    def wait(self) -> float:
-        return _left()
+
+def standing_of(request: HttpRequest) -> Standing | None:
+    """Where the request's account stands; None when nothing was counted."""
+    found: Standing | None = getattr(request, "standing", None)
+    return found
 
 
 def count_refusal(request: HttpRequest) -> None:
-    """Note that a request brought bad credentials. Raises Throttled once its address did too often.
+    """Note that a request brought bad credentials. Raises RequestLimitReached once its address did too often.
 
     Good credentials from there are still taken: only who guesses is slowed down.
     """
     if not settings.API_REQUESTS_PER_MINUTE_PER_ADDRESS:
         return
     if _count([f"refused:{source_of(request)}"])[0] > REFUSALS_PER_MINUTE:
-        raise Throttled(wait=_left())
+        raise RequestLimitReached(limit=REFUSAL_LIMIT, maximum=REFUSALS_PER_MINUTE)
 
 
 def _count(keys: list[str]) -> list[int]:

@@ -16,7 +16,8 @@ CSRF_TRUSTED_ORIGINS = list(environment.csrf_trusted_origins)
 INSTALLED_APPS = [
     # First: it replaces runserver with one that speaks ASGI.
     "daphne",
-    "django.contrib.admin",
+    # django.contrib.admin, with our site.
+    "chatsite.administration.apps.AdministrationConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -34,12 +35,14 @@ INSTALLED_APPS = [
     "allauth.headless",
     "chatsite",
     "chatsite.accounts",
+    "chatsite.audit",
     "conversations",
     "inference",
     "billing",
 ]
 MIDDLEWARE = [
     "chatsite.middleware.RequestIds",
+    "chatsite.middleware.ApiRefusals",
     "django.middleware.security.SecurityMiddleware",
     "chatsite.middleware.StaticFiles",
     "csp.middleware.CSPMiddleware",
@@ -51,6 +54,7 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "allauth.account.middleware.AccountMiddleware",
     "chatsite.accounts.middleware.SeenSessions",
+    "chatsite.accounts.middleware.RateLimitFields",
 ]
 ROOT_URLCONF = "chatsite.urls"
 ASGI_APPLICATION = "chatsite.asgi.application"
@@ -64,6 +68,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "conversations.page_context.site_banner",
             ],
         },
     },
@@ -108,6 +113,11 @@ USE_TZ = True
 
 STATIC_URL = "/static/"
 STATICFILES_DIRS = [BASE_DIR / "static"]
+STATICFILES_FINDERS = [
+    "django.contrib.staticfiles.finders.FileSystemFinder",
+    "django.contrib.staticfiles.finders.AppDirectoriesFinder",
+    "chatsite.static_finders.SwaggerUiFiles",
+]
 WHITENOISE_ALLOW_ALL_ORIGINS = False
 
 REST_FRAMEWORK = {
@@ -122,13 +132,14 @@ REST_FRAMEWORK = {
     "DEFAULT_THROTTLE_CLASSES": ["chatsite.accounts.throttling.RequestRate"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["chatsite.parsers.StrictJSONParser"],
-    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_SCHEMA_CLASS": "chatsite.schema.Schema",
     "EXCEPTION_HANDLER": "chatsite.problems.handle",
     # `?format=` would answer 404 to a value that it does not know, whatever the route takes.
     "URL_FORMAT_OVERRIDE": None,
 }
 SPECTACULAR_SETTINGS = {
     "TITLE": "Chatsite API",
+    "DESCRIPTION": "Refusals are problem documents (RFC 9457): [what each code means](/problems/).",
     "VERSION": "1",
     "SERVE_INCLUDE_SCHEMA": False,
     "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
@@ -166,6 +177,19 @@ CELERY_TIMEZONE = "UTC"
 CELERY_BEAT_SCHEDULE: dict[str, dict[str, object]] = {
     # One pass takes milliseconds; passes that pile up behind a slow one are worth nothing.
     "reap": {"task": "inference.tasks.reap", "schedule": 1.0, "options": {"expires": 5}},
+    "tell": {"task": "inference.tasks.tell", "schedule": 1.0, "options": {"expires": 1}},
+    # One look at Redis where nothing was lost.
+    "restore": {"task": "inference.tasks.restore", "schedule": 5.0, "options": {"expires": 5}},
+    "checkpoint": {"task": "inference.tasks.checkpoint", "schedule": 300.0, "options": {"expires": 300}},
+    # Without anything to meter a pass is one query; what it is late for is summed from the ledger meanwhile.
+    "meter": {"task": "billing.tasks.meter", "schedule": 10.0, "options": {"expires": 10}},
+    # Counted from the last time, which beat keeps over restarts: a machine that sleeps at night gets its turn as well.
+    "tidy": {"task": "chatsite.accounts.tasks.tidy", "schedule": 24 * 3600.0, "options": {"expires": 3600}},
+    "history": {
+        "task": "conversations.tasks.expire_history",
+        "schedule": 24 * 3600.0,
+        "options": {"expires": 3600},
+    },
 }
 CELERY_BEAT_SCHEDULE_FILENAME = str(STATE_DIR / "run" / "celerybeat-schedule")
 
@@ -173,5 +197,7 @@ CELERY_BEAT_SCHEDULE_FILENAME = str(STATE_DIR / "run" / "celerybeat-schedule")
 REDIS_URL_SOURCE = env.redis_url
 MODEL = environment.model
 ENGINE = environment.engine
+# Only shown: amounts are stored as millionths of it, and a change converts nothing.
+CURRENCY = environment.currency
 
 LOGGING = logs.logging_config(json=environment.log_format == "json", level=environment.log_level)

@@ -87,3 +87,10 @@ def test_tasks_are_jobs_unless_their_publisher_names_a_queue() -> None:
 def test_results_are_kept_nowhere() -> None:
     assert app.conf.task_ignore_result
     assert app.conf.result_backend is None
+
+
+def test_jobs_knows_every_task_that_beat_asks_for() -> None:
+    app.loader.import_default_modules()
+    asked_for = {entry["task"] for entry in app.conf.beat_schedule.values()}
+    assert asked_for
+    assert asked_for <= set(app.tasks)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connection
+from psycopg.conninfo import make_conninfo
 
 from chatsite import databases
 
@@ -29,8 +30,16 @@ def test_postgres_is_pooled_and_keeps_no_connection_per_thread(scheme: str) -> N
     configured = databases.configure(url=f"{scheme}://u:p@db.example:5433/chat?sslmode=require", state_dir=STATE)
     assert configured["ENGINE"] == "django.db.backends.postgresql"
     assert (configured["HOST"], configured["PORT"], configured["NAME"]) == ("db.example", 5433, "chat")
-    assert configured["OPTIONS"] == {"sslmode": "require", "pool": databases.POSTGRES_POOL}
+    assert (configured["OPTIONS"]["sslmode"], configured["OPTIONS"]["pool"]) == ("require", databases.POSTGRES_POOL)
     assert configured["CONN_MAX_AGE"] == 0
+
+
+def test_a_postgres_that_falls_silent_is_given_up_unless_the_url_says_otherwise() -> None:
+    configured = databases.configure(url="postgres://u:p@db.example/chat?keepalives_idle=60", state_dir=STATE)
+    options = {name: value for name, value in configured["OPTIONS"].items() if name != "pool"}
+    assert options == databases.POSTGRES_SOCKET | {"keepalives_idle": 60}
+    # Raises for a name that the driver does not know.
+    assert "tcp_user_timeout=15000" in make_conninfo("", **options)
 
 
 @pytest.mark.parametrize("url", ["mysql://u:hunter2@h/d", "nonsense-hunter2", "postgres://u:hunter2@h:port/d"])

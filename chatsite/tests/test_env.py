@@ -24,6 +24,17 @@ def test_an_empty_environment_means_the_embedded_default() -> None:
     assert (read.host, read.port, read.engine) == ("127.0.0.1", 8000, "vllm")
     assert read.model == str(env.BASE_DIR / "var" / "models" / "smollm2-135m-instruct")
     assert not read.debug
+    assert (read.workers, read.two_pools) == (1, False)
+
+
+def test_two_pools_come_with_two_workers_of_the_default_one_unless_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TWO_POOLS", "1")
+    assert env.read().workers == 2
+    assert env.read().small_model == str(env.BASE_DIR / "var" / "models" / "tiny-random-llama")
+    monkeypatch.setenv("WORKERS", "1")
+    assert env.read().workers == 1
 
 
 def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -40,7 +51,10 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         "HOST": "0.0.0.0",
         "PORT": "9000",
         "MODEL": "org/model",
+        "TWO_POOLS": "1",
+        "SMALL_MODEL": "org/small",
         "ENGINE": "scripted",
+        "WORKERS": "3",
         "WORKER_SLOTS": "8",
         "LOG_FORMAT": "json",
         "LOG_LEVEL": "DEBUG",
@@ -49,6 +63,7 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         "EMAIL_FROM": "chat@a.example",
         "API_REQUESTS_PER_MINUTE": "0",
         "API_REQUESTS_PER_MINUTE_PER_ADDRESS": "7",
+        "CURRENCY": "EUR",
     }
     for name, value in values.items():
         monkeypatch.setenv(name, value)
@@ -65,7 +80,10 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         host="0.0.0.0",
         port=9000,
         model="org/model",
+        two_pools=True,
+        small_model="org/small",
         engine="scripted",
+        workers=3,
         worker_slots=8,
         log_format="json",
         log_level="DEBUG",
@@ -74,6 +92,7 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         email_from="chat@a.example",
         api_requests_per_minute=0,
         api_requests_per_minute_per_address=7,
+        currency="EUR",
     )
 
 
@@ -93,6 +112,7 @@ def test_a_variable_set_to_nothing_counts_as_unset(monkeypatch: pytest.MonkeyPat
         ("PORT", "-1"),
         ("PORT", "８０"),
         ("HSTS_SECONDS", "1.5"),
+        ("WORKERS", "0"),
         ("WORKER_SLOTS", "many"),
         ("ENGINE", "gpt"),
         ("LOG_FORMAT", "xml"),
@@ -101,6 +121,10 @@ def test_a_variable_set_to_nothing_counts_as_unset(monkeypatch: pytest.MonkeyPat
         ("BEHIND_TLS_PROXY", "2"),
         ("REGISTRATION", "sometimes"),
         ("API_REQUESTS_PER_MINUTE", "-1"),
+        ("CURRENCY", "eur"),
+        ("CURRENCY", "EURO"),
+        ("CURRENCY", "€€€"),
+        ("CURRENCY", "E1R"),
     ],
 )
 def test_a_wrong_value_is_refused_by_the_variables_name(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:

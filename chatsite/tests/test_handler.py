@@ -1,6 +1,8 @@
-"""Requests that Django cannot even construct, through the ASGI application."""
+"""Requests through the ASGI application: those that Django cannot even construct, and how often one changes threads."""
 
+import asyncio
 import json
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ from asgiref.sync import SyncToAsync
 from asgiref.testing import ApplicationCommunicator
 from django.apps import apps
 from django.core.handlers.asgi import ASGIHandler
+from django.http import StreamingHttpResponse
 from django.utils import timezone
 
 from chatsite.accounts import accounts, keys
@@ -55,6 +58,7 @@ def ada_key(transactional_db: None) -> str:
     """The key of a user whose chats the default pool answers."""
     ModelPool = apps.get_model("inference", "ModelPool")
     ModelPool.objects.get_or_create(slug="default", defaults={"name": "Default", "is_default": True})
+    apps.get_model("billing", "Plan").objects.get_or_create(slug="free", defaults={"name": "Free", "is_default": True})
     user = accounts.open_account(email="ada@example.org", password=None)
     return keys.create(user=user, name="", now=timezone.now()).secret
 
@@ -84,6 +88,109 @@ async def test_a_request_that_cannot_be_constructed_is_400(query: bytes, content
     assert (status, kind.partition(";")[0]) == (400, "text/html"), body
 
 
+async def events_of(handler: Handler, *, path: str, query: bytes = b"") -> list[Any]:
+    """What the handler sends in answer to a request."""
+    sent: list[Any] = []
+
+    async def send(event: Any) -> None:
+        sent.append(event)
+
+    await handler.handle(_scope(path, query=query), _no_body, send)
+    return sent
+
+
+def _scope(path: str, *, query: bytes = b"") -> dict[str, Any]:
+    scope = {"type": "http", "method": "GET", "path": path, "query_string": query, "server": ("127.0.0.1", 8000)}
+    return {**scope, "headers": [(b"host", b"testserver")], "client": ("127.0.0.1", 50_000)}
+
+
+async def _no_body() -> dict[str, Any]:
+    return {"type": "http.request", "body": b""}
+
+
+@pytest.mark.parametrize("path", ["/api/v1/chats", "/login/"])
+async def test_a_request_that_cannot_be_constructed_has_an_id_a_policy_and_a_line_in_the_log(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="chatsite.middleware")
+    start, body = await events_of(Handler(), path=path, query=b"after=\xff\xfe")
+    headers = {name.decode().lower(): value.decode() for name, value in start["headers"]}
+    assert start["status"] == 400
+    assert "default-src 'self'" in headers["content-security-policy"]
+    assert headers["x-request-id"]
+    if path.startswith("/api/"):
+        assert json.loads(body["body"])["request_id"] == headers["x-request-id"]
+    lines: list[Any] = [record.msg for record in caplog.records if record.name == "chatsite.middleware"]
+    assert [(one["status"], one["request_id"]) for one in lines] == [(400, headers["x-request-id"])]
+
+
+@pytest.mark.parametrize("ends", [ConnectionError, asyncio.CancelledError])
+async def test_a_streaming_response_is_closed_however_its_sending_ends(
+    ends: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"part"
+
+    async def send(event: Any) -> None:
+        raise ends
+
+    closed = []
+    response = StreamingHttpResponse(parts())
+    monkeypatch.setattr(response, "close", lambda: closed.append(True))
+    handler = Handler()
+    monkeypatch.setattr(handler, "get_response", lambda request: response)
+    with pytest.raises(ends):
+        await handler.handle(_scope("/healthz"), _no_body, send)
+    assert closed == [True]
+
+
+async def test_what_a_view_streams_is_sent_as_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    sent: list[tuple[bytes, list[object]]] = []
+
+    def parts() -> Iterator[bytes]:
+        try:
+            for number in range(3):
+                made.append(number)
+                yield b"%d" % number
+        finally:
+            made.append("closed")
+
+    async def send(event: Any) -> None:
+        if event.get("body"):
+            sent.append((event["body"], list(made)))
+
+    response = StreamingHttpResponse(parts())
+    handler = Handler()
+    monkeypatch.setattr(handler, "get_response", lambda request: response)
+    await handler.handle(_scope("/healthz"), _no_body, send)
+    assert sent == [(b"0", [0]), (b"1", [0, 1]), (b"2", [0, 1, 2])]
+    assert made == [0, 1, 2, "closed"]
+
+
+async def test_what_a_view_streams_is_made_no_further_once_its_reader_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def parts() -> Iterator[bytes]:
+        try:
+            while True:
+                made.append("piece")
+                yield b"piece"
+        finally:
+            made.append("closed")
+
+    async def send(event: Any) -> None:
+        if event.get("body"):
+            raise ConnectionError
+
+    response = StreamingHttpResponse(parts())
+    handler = Handler()
+    monkeypatch.setattr(handler, "get_response", lambda request: response)
+    with pytest.raises(ConnectionError):
+        await handler.handle(_scope("/healthz"), _no_body, send)
+    assert made == ["piece", "closed"]
+
+
 @pytest.fixture
 def crossings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Every function that was taken from the event loop to a thread."""
@@ -98,10 +205,9 @@ def crossings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return crossed
 
 
-async def test_middleware_and_view_cross_into_a_thread_together(crossings: list[Any]) -> None:
+async def test_a_request_crosses_into_a_thread_once(crossings: list[Any]) -> None:
     await answer("/healthz", application=Handler())
-    # The others: telling that a request began, closing the response.
-    assert len(crossings) == 3, crossings
+    assert len(crossings) == 1, crossings
     crossings.clear()
     await answer("/healthz", application=ASGIHandler())
     assert len(crossings) > 3

@@ -75,3 +75,12 @@ def test_a_request_is_logged_by_its_route_and_never_by_its_address(
     assert "0190a000" not in caplog.text
     assert "secret" not in caplog.text
     assert "healthz" not in caplog.text
+
+
+def test_a_refusal_states_the_id_that_its_log_line_carries(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        response = client.get("/api/v1/me", headers={"x-request-id": "call-4711"})
+    assert (response.status_code, response.json()["request_id"]) == (401, "call-4711")
+    assert response.headers["X-Request-ID"] == "call-4711"
+    [line] = [record.getMessage() for record in caplog.records if "api/v1/me" in record.getMessage()]
+    assert "call-4711" in line

@@ -1,5 +1,6 @@
 """What a refused request is told."""
 
+import json
 from typing import Any
 
 import pytest
@@ -45,6 +46,7 @@ def assert_problem(response: Any, status: int, code: str) -> dict[str, Any]:
     assert body["type"] == f"/problems/{code}"
     assert body["title"]
     assert body["detail"]
+    assert body["request_id"] == response.headers["X-Request-ID"]
     return body
 
 
@@ -212,7 +214,8 @@ def test_every_error_of_the_apps_has_an_entry() -> None:
         for error in vars(module).values()
         if isinstance(error, type) and issubclass(error, Exception) and error.__name__ != base
     }
-    assert public - set(problem_kinds.TABLE) == {conversations.InvalidRequest}
+    # The one is told like what a serializer finds, the other makes a request begin again.
+    assert public - set(problem_kinds.TABLE) == {conversations.InvalidRequest, inference.HoldTooSmall}
 
 
 def test_a_rule_broken_beyond_the_serializer_is_told_like_one_broken_in_it() -> None:
@@ -249,3 +252,23 @@ def test_a_database_that_does_not_answer_is_no_fault_of_the_request(error: Excep
     assert response is not None
     assert (response.status_code, response.headers["Retry-After"]) == (503, "5")
     assert response.data["code"] == "unavailable"
+
+
+@pytest.mark.parametrize("accept", ["application/yaml", "application/vnd.oai.openapi", "*/*"])
+def test_a_refusal_is_json_where_a_view_renders_something_else(client: Client, accept: str) -> None:
+    response = client.post("/api/schema", {}, content_type="application/json", headers={"accept": accept})
+    assert (response.status_code, response.headers["Content-Type"]) == (405, problems.CONTENT_TYPE)
+    assert response.json()["code"] == "method_not_allowed"
+
+
+def test_a_refusal_can_quote_what_no_utf8_can_be_made_of() -> None:
+    response = told(conversations.InvalidRequest(field="a", reason="is \ud800"))
+    assert json.loads(response.rendered_content)["errors"] == {"a": ["is \ud800"]}
+
+
+def test_a_decorators_refusal_below_the_api_is_a_problem_document(client: Client) -> None:
+    response = client.post("/api/docs")
+    assert (response.status_code, response.headers["Content-Type"]) == (405, problems.CONTENT_TYPE)
+    assert response.headers["Allow"] == "GET, HEAD"
+    body = response.json()
+    assert (body["status"], body["code"], body["type"]) == (405, "method_not_allowed", "/problems/method_not_allowed")

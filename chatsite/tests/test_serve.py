@@ -18,7 +18,8 @@ from chatsite.embedded_valkey import EmbeddedValkey
 from chatsite.management.commands import serve
 from chatsite.state_folder import AlreadyRunning, StateFolder
 from chatsite.supervisor import Program
-from tests.services import Valkey, wait_for
+from tests.services import Valkey
+from tests.waiting import wait_for
 
 
 @pytest.fixture
@@ -85,8 +86,11 @@ def test_a_given_secret_key_is_left_alone(folder: StateFolder, monkeypatch: pyte
     assert not (folder.path / "secret_key").exists()
 
 
-def programs_of(*, valkey: EmbeddedValkey | None = None, slots: int = 64, pool: str = "default") -> list[Program]:
-    return serve.programs(host="127.0.0.1", port=8000, valkey=valkey, slots=slots, pool=pool)
+def programs_of(
+    *, valkey: EmbeddedValkey | None = None, slots: int = 64, workers: dict[str, int] | None = None
+) -> list[Program]:
+    served = {"default": 1} if workers is None else workers
+    return serve.programs(host="127.0.0.1", port=8000, valkey=valkey, workers=served, slots=slots)
 
 
 def test_valkey_starts_first_and_stops_last(folder: StateFolder) -> None:
@@ -101,7 +105,7 @@ def test_a_redis_of_ones_own_replaces_valkey() -> None:
 
 
 def test_the_worker_serves_its_pool_with_its_slots() -> None:
-    (worker,) = (program for program in programs_of(slots=7, pool="large") if program.name == "worker")
+    (worker,) = (program for program in programs_of(slots=7, workers={"large": 1}) if program.name == "worker")
     assert worker.command[worker.command.index("--concurrency") + 1] == "7"
     assert worker.command[worker.command.index("--queues") + 1] == "pool.large"
 
@@ -119,8 +123,26 @@ def test_a_database_without_a_default_pool_is_said_so() -> None:
         serve.default_pool()
 
 
-def test_no_worker_slots_is_no_worker() -> None:
-    assert [program.name for program in programs_of(slots=0)] == ["web", "jobs", "beat"]
+def test_no_workers_is_no_worker() -> None:
+    assert [program.name for program in programs_of(workers={})] == ["web", "jobs", "beat"]
+
+
+def test_several_workers_are_told_apart_and_given_more_time_than_they_need_to_go() -> None:
+    programs = [program for program in programs_of(workers={"default": 3}) if program.name.startswith("worker")]
+    assert [program.name for program in programs] == ["worker", "worker-2", "worker-3"]
+    assert len({program.command[program.command.index("--hostname") + 1] for program in programs}) == 3
+    assert all(program.grace_s > 5 for program in programs)
+
+
+def test_workers_of_a_second_pool_are_named_after_it() -> None:
+    programs = [program for program in programs_of(workers={"default": 2, "small": 2}) if "worker" in program.name]
+    queues = {program.name: program.command[program.command.index("--queues") + 1] for program in programs}
+    assert queues == {
+        "worker": "pool.default",
+        "worker-2": "pool.default",
+        "worker-small": "pool.small",
+        "worker-small-2": "pool.small",
+    }
 
 
 def test_a_taken_port_is_refused_with_another_to_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pytest
 from chatsite import shared_cache
 from chatsite.shared_cache import SharedCache
 from tests import services
+from tests.waiting import wait_for
 
 PARAMS = {"KEY_PREFIX": "test", "OPTIONS": {"MAX_ENTRIES": 1000}}
 
@@ -72,14 +73,14 @@ def test_only_the_first_of_many_adds(shared: SharedCache, key: str) -> None:
 
 def test_an_entry_ends_with_its_time(shared: SharedCache, key: str) -> None:
     shared.set(key, 1, 0.05)
-    services.wait_for(lambda: shared.get(key) is None, what="the entry is gone", seconds=5)
+    wait_for(lambda: shared.get(key) is None, what="the entry is gone", seconds=5)
 
 
 def test_touching_lets_an_entry_live_on(shared: SharedCache, key: str) -> None:
     assert not shared.touch(key, 30)
     shared.set(key, 1, 30)
     assert shared.touch(key, 0.05)
-    services.wait_for(lambda: shared.get(key) is None, what="the entry is gone", seconds=5)
+    wait_for(lambda: shared.get(key) is None, what="the entry is gone", seconds=5)
 
 
 def test_hits_are_counted_once_each_however_many_count(shared: SharedCache, key: str) -> None:

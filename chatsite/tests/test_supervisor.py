@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.services import wait_for
+from tests.waiting import wait_for
 
 SUPERVISE = """
 import asyncio, sys

@@ -2,11 +2,12 @@
 
 from typing import Any
 
+from django.core.validators import RegexValidator
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from conversations import selectors
-from conversations.models import Chat, Message
+from conversations import limits, selectors
+from conversations.models import Chat, Message, SiteBanner
 from inference.contracts import RunInfo
 
 
@@ -46,6 +47,8 @@ class MessageSerializer(serializers.Serializer[Any]):
     role = serializers.ChoiceField(choices=Message.Role.choices)
     content = serializers.CharField()
     state = serializers.ChoiceField(choices=Message.State.choices)
+    code = serializers.CharField(help_text="Why an answer is not complete; empty for one that is, and for questions.")
+    degraded = serializers.BooleanField(help_text="A smaller model answered than was asked for.")
     run_id = serializers.UUIDField()
     created_at = serializers.DateTimeField()
 
@@ -88,13 +91,22 @@ class RunSerializer(serializers.Serializer[RunInfo]):
     epoch = serializers.IntegerField()
     degraded = serializers.BooleanField()
     created_at = serializers.DateTimeField()
+    cancel_requested_at = serializers.DateTimeField(allow_null=True)
     usage = UsageSerializer()
+    charged = serializers.IntegerField(allow_null=True, help_text="Tokens of all attempts; null until it is over.")
+    waste = serializers.IntegerField(allow_null=True, help_text="Computed in vain, paid by nobody; null until then.")
     message_id = serializers.UUIDField(allow_null=True)
     timings = TimingsSerializer()
     context = ContextSerializer()  # type: ignore[assignment]  # the field's name is the contract's
     notices = NoticeSerializer(many=True, source="context.notices", default=())
     finish_reason = serializers.CharField()
     error_code = serializers.CharField()
+
+
+class RetriedSerializer(RunSerializer):
+    """A run that is answered anew, and where to follow it."""
+
+    events_url = serializers.CharField()
 
 
 class BegunSerializer(serializers.Serializer[Any]):
@@ -118,11 +130,26 @@ class PoolPageSerializer(_PageSerializer):
     results = PoolSerializer(many=True)
 
 
-class StrictCharField(serializers.CharField):
-    """Takes strings alone, as they are; what they may hold is checked where the rule is known."""
+class BannerSerializer(serializers.Serializer[Any]):
+    text = serializers.CharField()
+    severity = serializers.ChoiceField(choices=SiteBanner.Severity.choices)
+    until = serializers.DateTimeField(allow_null=True)
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(trim_whitespace=False, allow_blank=True, **kwargs)
+
+class StatusSerializer(serializers.Serializer[Any]):
+    maintenance = serializers.BooleanField()
+    banner = BannerSerializer(allow_null=True)
+
+
+class StrictCharField(serializers.CharField):
+    """Takes strings alone, as they are; what they may hold is checked where the rule is known, and only told here."""
+
+    def __init__(self, *, pattern: str, **kwargs: Any) -> None:
+        super().__init__(trim_whitespace=False, validators=[RegexValidator(pattern)], **kwargs)
+
+    def run_validation(self, data: Any = serializers.empty) -> Any:
+        """As any field does: the class between would refuse blanks, and the schema would say that it takes them."""
+        return serializers.Field.run_validation(self, data)
 
     def to_internal_value(self, data: Any) -> str:
         if not isinstance(data, str):
@@ -130,7 +157,7 @@ class StrictCharField(serializers.CharField):
         return data
 
     def run_validators(self, value: Any) -> None:
-        """The stock validators would refuse NUL with words of their own."""
+        """The validators are for the schema: they would refuse with words of their own."""
 
 
 class StrictIntegerField(serializers.IntegerField):
@@ -142,21 +169,44 @@ class StrictIntegerField(serializers.IntegerField):
         return data
 
 
+def _title(**more: Any) -> StrictCharField:
+    most = limits.MAX_TITLE_CHARACTERS
+    return StrictCharField(required=False, max_length=most, pattern=limits.TEXT_PATTERN, **more)
+
+
+def _pool(**more: Any) -> StrictCharField:
+    return StrictCharField(required=False, pattern=limits.POOL_PATTERN, help_text="A `slug` from the pools.", **more)
+
+
 class NewChatSerializer(serializers.Serializer[Any]):
-    title = StrictCharField(required=False, default="")
-    pool = StrictCharField(required=False, allow_null=True, default=None)
+    title = _title(default="")
+    pool = _pool(allow_null=True, default=None)
 
 
 class ChatChangeSerializer(serializers.Serializer[Any]):
-    title = StrictCharField(required=False)
-    pool = StrictCharField(required=False)
+    title = _title()
+    pool = _pool()
 
 
 class NewMessageSerializer(serializers.Serializer[Any]):
-    content = StrictCharField()
-    client_turn_id = StrictCharField()
-    pool = StrictCharField(required=False, allow_null=True, default=None)
-    max_output_tokens = StrictIntegerField(required=False, allow_null=True, default=None)
+    content = StrictCharField(
+        max_length=limits.MAX_CONTENT_CHARACTERS,
+        pattern=limits.NOT_BLANK_PATTERN,
+        help_text="Must leave room for an answer in the model's window.",
+    )
+    client_turn_id = StrictCharField(max_length=limits.MAX_TURN_ID_CHARACTERS, pattern=limits.NOT_BLANK_PATTERN)
+    pool = _pool(allow_null=True, default=None)
+    max_output_tokens = StrictIntegerField(
+        required=False, allow_null=True, default=None, min_value=1, help_text="At most the pool's maximum."
+    )
+
+
+class EventSerializer(serializers.Serializer[Any]):
+    """One server-sent event; what `data` holds goes by its type (docs/api.md)."""
+
+    id = serializers.RegexField(r"^[0-9]+-[0-9]+$", required=False, help_text="`<epoch>-<seq>`; `run` has none.")
+    event = serializers.CharField()
+    data = serializers.CharField(help_text="One line of JSON.")  # type: ignore[assignment]  # the format's name
 
 
 class FollowSerializer(serializers.Serializer[Any]):

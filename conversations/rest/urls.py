@@ -12,5 +12,7 @@ urlpatterns = [
     path("runs/<uuid:run_id>", views.RunView.as_view(), name="run"),
     path("runs/<uuid:run_id>/events", views.EventsView.as_view(), name="run-events"),
     path("runs/<uuid:run_id>/cancel", views.CancelView.as_view(), name="run-cancel"),
+    path("runs/<uuid:run_id>/retry", views.RetryView.as_view(), name="run-retry"),
+    path("status", views.StatusView.as_view(), name="status"),
     path("pools", views.PoolsView.as_view(), name="pools"),
 ]

@@ -1,6 +1,6 @@
 """The routes: parse, call one function, render."""
 
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 from django.utils import timezone
@@ -10,18 +10,25 @@ from rest_framework.response import Response
 from rest_framework.serializers import Serializer
 from rest_framework.views import APIView
 
-from conversations import chats, selectors, turns
-from conversations.contracts import Begun
-from conversations.errors import InvalidRequest
+from conversations import banner, chats, pools, retries, selectors, turns
+from conversations.contracts import Begun, Retried
+from conversations.errors import Blocked, InvalidRequest, Maintenance, NotLastTurn, NotRetryable, TooLong, TurnConflict
 from conversations.models import Chat
 from conversations.rest import serializers
-from conversations.rest.pagination import ChatPagination, MessagePagination
+from conversations.rest.pagination import DEFAULT_LIMIT, MAX_LIMIT, ChatPagination, MessagePagination
 from inference import api as inference
 from inference.contracts import START, TERMINAL_SEQ, Cursor
+from inference.errors import AdmissionRefused, ChatBusy, ChatTemplateRefused, PoolFull, PoolNotFound
 
+# What each method of a view may refuse beyond what any may, for the schema.
+Refusals = dict[str, tuple[type[Exception], ...]]
+# What any beginning of an answer may be refused with.
+_BEGINNING = (PoolNotFound, TooLong, ChatBusy, ChatTemplateRefused, AdmissionRefused, PoolFull, Maintenance)
 _PAGING = [
-    OpenApiParameter("cursor", str, description="From `next` or `previous` of a list."),
-    OpenApiParameter("limit", int, description="1–100, default 30."),
+    OpenApiParameter(
+        "cursor", {"type": "string", "format": "cursor"}, description="From `next` or `previous` of a list."
+    ),
+    OpenApiParameter("limit", {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}),
 ]
 
 
@@ -44,6 +51,8 @@ def _chat_json(rows: list[Chat]) -> list[dict[str, Any]]:
 
 
 class ChatsView(APIView):
+    refusals: ClassVar[Refusals] = {"post": (PoolNotFound,)}
+
     @extend_schema(operation_id="chats_list", parameters=_PAGING, responses=serializers.ChatPageSerializer)
     def get(self, request: Request) -> Response:
         """List your chats, last active first."""
@@ -60,6 +69,8 @@ class ChatsView(APIView):
 
 
 class ChatView(APIView):
+    refusals: ClassVar[Refusals] = {"patch": (PoolNotFound,)}
+
     @extend_schema(responses=serializers.ChatSerializer)
     def get(self, request: Request, chat_id: UUID) -> Response:
         """One chat."""
@@ -69,7 +80,13 @@ class ChatView(APIView):
     def patch(self, request: Request, chat_id: UUID) -> Response:
         """Rename a chat, or let another pool answer in it."""
         asked = _checked(serializers.ChatChangeSerializer, request)
-        chat = chats.change(owner_id=_owner(request), chat_id=chat_id, title=asked.get("title"), pool=asked.get("pool"))
+        chat = chats.change(
+            owner_id=_owner(request),
+            chat_id=chat_id,
+            title=asked.get("title"),
+            pool=asked.get("pool"),
+            now=timezone.now(),
+        )
         return Response(_chat_json([chat])[0])
 
     @extend_schema(responses={204: None})
@@ -80,6 +97,8 @@ class ChatView(APIView):
 
 
 class MessagesView(APIView):
+    refusals: ClassVar[Refusals] = {"post": (TurnConflict, Blocked, *_BEGINNING)}
+
     @extend_schema(operation_id="messages_list", parameters=_PAGING, responses=serializers.MessagePageSerializer)
     def get(self, request: Request, chat_id: UUID) -> Response:
         """List a chat's messages, newest first."""
@@ -90,7 +109,11 @@ class MessagesView(APIView):
 
     @extend_schema(
         request=serializers.NewMessageSerializer,
-        responses={202: serializers.BegunSerializer, 200: serializers.BegunSerializer},
+        responses={
+            202: serializers.BegunSerializer,
+            (200, "application/json"): serializers.BegunSerializer,
+            (200, "text/event-stream"): serializers.EventSerializer,
+        },
     )
     def post(self, request: Request, chat_id: UUID) -> Response:
         """Send a message. A repeat with the same client_turn_id answers 200 with the same run.
@@ -120,14 +143,32 @@ class CancelView(APIView):
         return Response(serializers.RunSerializer(run).data, status=202 if run.is_active else 200)
 
 
+class RetryView(APIView):
+    refusals: ClassVar[Refusals] = {"post": (NotRetryable, NotLastTurn, *_BEGINNING)}
+
+    @extend_schema(request=None, responses={202: serializers.RetriedSerializer, 200: serializers.RetriedSerializer})
+    def post(self, request: Request, run_id: UUID) -> Response:
+        """Answer the chat's last message anew, where its answer was stopped, broke off or failed.
+
+        202 with the run, which goes on at its next epoch; 200 where it is being answered already. The answer there is
+        disappears, and the new one takes its place.
+        """
+        retried = retries.retry(owner_id=_owner(request), run_id=run_id, now=timezone.now())
+        return Response(_retried_json(retried), status=202 if retried.created else 200)
+
+
 class EventsView(APIView):
     """May this run be followed from here? The event-stream layer asks, then streams."""
 
     @extend_schema(
         parameters=[
-            OpenApiParameter("after", str, description="Id of the last event you have; wins over Last-Event-ID.")
+            OpenApiParameter(
+                "after",
+                {"type": "string", "format": "event-id", "pattern": r"^[0-9]{1,10}-[0-9]{1,10}$"},
+                description="Id of the last event you have; wins over Last-Event-ID.",
+            )
         ],
-        responses={(200, "text/event-stream"): str, 204: None},
+        responses={(200, "text/event-stream"): serializers.EventSerializer, 204: None},
     )
     def get(self, request: Request, run_id: UUID) -> Response:
         """Follow a run's events from a cursor on. 204 when the cursor is at or past the end."""
@@ -167,10 +208,19 @@ class PoolsView(APIView):
                 "max_output_tokens": pool.max_output_tokens,
                 "available": pool.slug in ready,
             }
-            for pool in inference.pools_for(user_id=_owner(request))
+            for pool in pools.offered(owner_id=_owner(request), now=timezone.now())
         ]
         # There are few pools: one page holds them all.
         return Response({"results": results, "next": None, "previous": None})
+
+
+class StatusView(APIView):
+    @extend_schema(operation_id="status_retrieve", responses=serializers.StatusSerializer)
+    def get(self, request: Request) -> Response:
+        """What the site says to everybody, and whether it is being maintained: then sends are refused."""
+        shown = banner.current()
+        maintenance = shown is not None and shown.maintenance
+        return Response(serializers.StatusSerializer({"maintenance": maintenance, "banner": shown}).data)
 
 
 def _cursor(request: Request) -> Cursor:
@@ -187,6 +237,11 @@ def _cursor(request: Request) -> Cursor:
         return Cursor.parse(asked)
     except ValueError as error:
         raise InvalidRequest(field=field, reason=f"is not a cursor: {error}") from error
+
+
+def _retried_json(retried: Retried) -> dict[str, Any]:
+    run = dict(serializers.RunSerializer(retried.run).data)
+    return run | {"events_url": selectors.events_url(retried.run.id)}
 
 
 def _begun_json(begun: Begun) -> dict[str, Any]:

@@ -19,15 +19,17 @@ from django.test import Client
 from billing.models import Plan, Subscription
 from conversations.event_consumer import Scope
 from inference import api as inference
-from inference import publishing, runs, serving, store
-from inference.cell import workers
+from inference import publishing, runs, serving, store, testing
+from inference.cell import queue, workers
 from inference.models import Run
+from inference.testing import tiny_tokenizer
 
 Json = dict[str, Any]
 P = ParamSpec("P")
 T = TypeVar("T")
 
 BOOT_ID = "a-worker"
+_TOKENIZER = tiny_tokenizer()
 
 
 class Person:
@@ -72,6 +74,9 @@ class Person:
         body: Json = response.json()
         return body
 
+    def retry(self, run_id: str) -> Any:
+        return self.post(f"/api/v1/runs/{run_id}/retry")
+
     def messages(self, chat: str) -> list[Json]:
         """Newest first."""
         found: list[Json] = self.get(f"/api/v1/chats/{chat}/messages").json()["results"]
@@ -95,8 +100,7 @@ def reservations(user_id: UUID) -> dict[str, str]:
 def queued(pool: str = "default") -> list[str]:
     """What waits in a pool's queue, as 'run:epoch', first come first."""
     cell = store.connector().cell()
-    waiting: Any = cell.run(lambda client: client.zrange(cell.keys.queue(pool), 0, -1))
-    return list(waiting)
+    return list(cell.run(lambda client: testing.queued(client, cell.keys, pool=pool)))
 
 
 def lose_redis(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,10 +109,12 @@ def lose_redis(monkeypatch: pytest.MonkeyPatch) -> None:
     store.connector().close()
 
 
-def pretend_a_worker(pool: str = "default") -> None:
-    """Let a worker of the pool seem alive for the rest of the test."""
+def pretend_a_worker(pool: str = "default", *, room: int = 32) -> None:
+    """Let a worker of the pool seem alive for the rest of the test, with room for so many more runs."""
     cell = store.connector().cell()
-    report = workers.Report(engine="scripted", model="m", slots=32, running=0, waiting=0, kv_usage=0.0, output_tokens=0)
+    report = workers.Report(
+        engine="scripted", model="m", slots=32, running=0, waiting=0, kv_usage=0.0, output_tokens=0, room=room
+    )
     an_hour_ahead = store.now_ms() + 3_600_000
     cell.call(workers.heartbeat(cell.keys, pool=pool, boot_id=BOOT_ID, report=report, held=(), now_ms=an_hour_ahead))
 
@@ -117,7 +123,8 @@ def claim_by_hand(run_id: str | UUID) -> Run:
     """Become a waiting run's owner as a worker would: it is streaming then."""
     run = Run.objects.get(id=run_id)
     cell = store.connector().cell()
-    cell.run(lambda client: client.zrem(cell.keys.queue("default"), f"{run.id}:{run.epoch}"))
+    ticketed = queue.Ticketed(run_id=run.id, epoch=run.epoch)
+    cell.call(queue.expire(cell.keys, pool=run.pool.slug, run=ticketed, user_id=run.owner_id, tier=run.tier))
     claimed = runs.claim(
         run_id=run.id, epoch=run.epoch, worker=BOOT_ID, incarnation=cell.keys.incarnation, now=run.created_at
     )
@@ -130,7 +137,13 @@ def settle_by_hand(run_id: str | UUID, *, status: str = "done", text: str = "Fin
     run = Run.objects.get(id=run_id)
     if run.status == Run.Status.QUEUED:
         run = claim_by_hand(run_id)
-    ending = runs.Ending(status=Run.Status(status), text=text, own_tokens=output_tokens, output_tokens=output_tokens)
+    ending = runs.Ending(
+        status=Run.Status(status),
+        text=text,
+        own_tokens=output_tokens,
+        output_tokens=output_tokens,
+        ids=_TOKENIZER.encode(text),
+    )
     ended = runs.settle(run_id=run.id, epoch=run.epoch, ending=ending, now=run.created_at)
     assert ended is not None
     publishing.announce_end(ended, text=text)
@@ -152,8 +165,8 @@ def closing_connections(function: Callable[P, T]) -> Callable[P, T]:
 class Room:
     """A worker in this process, with the scripted engine; no Celery: the test says when it serves."""
 
-    def __init__(self) -> None:
-        serving.boot(pool_slug="default", concurrency=8)
+    def __init__(self, *, slots: int = 8) -> None:
+        serving.boot(pool_slug="default", concurrency=slots, node="room@test")
         self._threads: list[threading.Thread] = []
 
     def begin_serving(self) -> None:

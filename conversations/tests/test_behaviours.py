@@ -25,7 +25,7 @@ from conversations.tests.support import (
 from inference import store
 from inference.contracts import StreamHub
 from inference.models import ModelPool, Run
-from tests.services import wait_for
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -34,7 +34,8 @@ def begin(chat: Chat, content: str = "Hello", *, turn: str = "t1") -> Begun:
 
 
 def change(chat: Chat, **changes: Any) -> Chat:
-    return chats.change(owner_id=chat.owner_id, chat_id=chat.id, **{"title": None, "pool": None} | changes)
+    given = {"title": None, "pool": None} | changes
+    return chats.change(owner_id=chat.owner_id, chat_id=chat.id, now=timezone.now(), **given)
 
 
 def test_a_chat_begins_with_the_default_pool_and_a_trimmed_title(ada: Person) -> None:
@@ -90,7 +91,7 @@ def test_a_change_of_a_chat_deleted_meanwhile_finds_no_chat(chat: Chat, monkeypa
 
 def test_another_users_chat_can_be_neither_changed_nor_deleted(chat: Chat, eve: Person) -> None:
     with pytest.raises(ChatNotFound):
-        chats.change(owner_id=eve.user.id, chat_id=chat.id, title="Mine", pool=None)
+        chats.change(owner_id=eve.user.id, chat_id=chat.id, title="Mine", pool=None, now=timezone.now())
     with pytest.raises(ChatNotFound):
         chats.delete(owner_id=eve.user.id, chat_id=chat.id, now=timezone.now())
     chat.refresh_from_db()
@@ -156,7 +157,7 @@ def test_a_failing_erasure_does_not_undo_or_fail_the_settlement(chat: Chat, monk
 
 
 def test_erasing_a_chat_that_is_not_deleted_does_nothing(chat: Chat) -> None:
-    chats.purge(chat_id=chat.id)
+    chats.purge(chat_id=chat.id, now=timezone.now())
     assert Chat.objects.count() == 1
 
 
@@ -188,9 +189,13 @@ def settled(run: Run, *, run_id: UUID | None = None, message_id: UUID | None = N
         owner_id=run.owner_id,
         chat_id=run.chat_id,
         status="done",
+        error_code="",
         text="Better.",
         output_tokens=2,
+        token_ids=b"\5\0\0\0\6\0\0\0",
+        model=run.model,
         message_id=message_id or run.message_id,
+        degraded=False,
         finished_at=timezone.now() + timedelta(minutes=1),
     )
 
@@ -230,7 +235,7 @@ def test_a_long_chats_history_is_read_in_one_query_and_no_further_than_it_can_ma
 ) -> None:
     fill(chat, messages=200, token_count=100)
     with django_assert_num_queries(1):
-        found = selectors.history(chat=chat, token_budget=1000)
+        found = selectors.history(chat=chat, before=201, token_budget=1000, model="m")
     # One beyond the budget, so that it shows that something is left out.
     assert [message.seq for message in found] == list(range(190, 201))
 
@@ -238,7 +243,7 @@ def test_a_long_chats_history_is_read_in_one_query_and_no_further_than_it_can_ma
 def test_a_chat_of_very_short_messages_takes_few_queries(chat: Chat, django_assert_max_num_queries: Any) -> None:
     fill(chat, messages=1000, token_count=1)
     with django_assert_max_num_queries(4):
-        found = selectors.history(chat=chat, token_budget=4096)
+        found = selectors.history(chat=chat, before=1001, token_budget=4096, model="m")
     assert [message.seq for message in found] == list(range(181, 1001))
 
 

@@ -15,6 +15,7 @@ from uuid_utils.compat import uuid7
 
 from conversations.models import Chat, Message, Turn
 from conversations.pages import CHATS_SHOWN, MESSAGES_SHOWN, exact_html
+from inference.models import Run
 
 pytestmark = pytest.mark.django_db
 
@@ -53,11 +54,10 @@ def a_turn(chat: Chat, *, question: str, answer: str | None, state: str = "compl
 
 
 def a_waiting_run(chat: Chat, *, run_id: UUID) -> None:
-    run = apps.get_model("inference", "Run")
     pool = apps.get_model("inference", "ModelPool").objects.get(slug="default")
-    run.objects.create(
+    Run.objects.create(
         id=run_id, owner=chat.owner, chat_id=chat.id, pool=pool, model="m", admission_id=uuid7(),
-        reserved_tokens=9, prompt_tokens=4, max_output_tokens=5, created_at=NOW,
+        reserved_tokens=9, prompt_tokens=4, max_output_tokens=5, created_at=NOW, deadline_at=NOW,
     )  # fmt: skip
 
 
@@ -168,6 +168,15 @@ def test_a_chat_that_is_being_answered_says_where_to_follow(browser: Client, own
     html = browser.get(page_of(chat)).content.decode()
     assert f'data-active-run-id="{turn.run_id}"' in html
     assert f'data-active-events-url="/api/v1/runs/{turn.run_id}/events"' in html
+    assert "data-stopping" not in html
+
+
+def test_a_chat_whose_answer_is_being_stopped_says_so(browser: Client, owner: Any) -> None:
+    chat = a_chat(owner)
+    turn = a_turn(chat, question="Well?", answer=None)
+    a_waiting_run(chat, run_id=turn.run_id)
+    Run.objects.update(status="streaming", cancel_requested_at=NOW)
+    assert "data-stopping" in browser.get(page_of(chat)).content.decode()
 
 
 def test_past_chats_are_listed_last_active_first_and_the_open_one_is_marked(browser: Client, owner: Any) -> None:

@@ -33,15 +33,16 @@ def test_sending_answers_202_with_the_run_the_message_and_where_to_follow(ada: P
         "run": {
             "id": run_id, "chat_id": chat, "status": "queued", "pool": "default", "model": body["run"]["model"],
             "epoch": 1, "degraded": False, "created_at": created_at,
+            "cancel_requested_at": None,
             "usage": {"prompt": Run.objects.get().prompt_tokens, "cached": 0, "output": 0},
-            "message_id": None,
+            "charged": None, "waste": None, "message_id": None,
             "timings": {"queue_ms": None, "ttft_ms": None, "total_ms": None, "release_ms": None},
             "context": {"summary_version": 0, "first_seq": 1, "last_seq": 1, "trimmed": False},
             "notices": [], "finish_reason": "", "error_code": "",
         },
         "message": {
             "id": message_id, "chat_id": chat, "seq": 1, "role": "user", "content": "What is the capital of Italy?",
-            "state": "complete", "run_id": run_id, "created_at": created_at,
+            "state": "complete", "code": "", "degraded": False, "run_id": run_id, "created_at": created_at,
         },
         "events_url": f"/api/v1/runs/{run_id}/events",
     }  # fmt: skip
@@ -92,6 +93,9 @@ def test_ones_own_limit_answers_429_with_when_to_come_back(ada: Person) -> None:
     body = response.json()
     assert (body["code"], body["limit"], body["maximum"]) == ("limit_reached", "concurrent_runs", 1)
     assert int(response.headers["Retry-After"]) == body["retry_after"] >= 1
+    assert body["remaining"] == 0
+    assert response.headers["RateLimit-Policy"] == '"concurrent_runs";q=1;qu="concurrent-requests"'
+    assert response.headers["RateLimit"] == f'"concurrent_runs";r=0;t={body["retry_after"]}'
 
 
 def test_without_a_worker_the_answer_is_503_with_when_to_come_back(ada: Person) -> None:
@@ -118,7 +122,7 @@ def test_a_message_of_the_greatest_length_is_told_the_window_not_a_server_error(
 def test_a_notice_stands_with_the_run(ada: Person) -> None:
     subscribe(ada, concurrent_runs=2, max_output_tokens=50)
     body = ada.sent(ada.new_chat())
-    notice = {"code": "output_capped", "text": "The answer is limited to 50 tokens."}
+    notice = {"code": "output_capped", "text": "The answer is limited to 50 tokens: your plan allows no more."}
     assert body["run"]["notices"] == [notice]
     assert ada.get(f"/api/v1/runs/{body['run']['id']}").json()["notices"] == [notice]
 
@@ -138,7 +142,8 @@ def test_messages_come_newest_first_with_the_answer_once_it_is_there(ada: Person
     assert ada.messages(chat) == [
         {
             "id": str(ended.message_id), "chat_id": chat, "seq": 2, "role": "assistant", "content": "Rome.",
-            "state": "complete", "run_id": sent["run"]["id"], "created_at": sent["run"]["created_at"],
+            "state": "complete", "code": "", "degraded": False, "run_id": sent["run"]["id"],
+            "created_at": sent["run"]["created_at"],
         },
         sent["message"],
     ]  # fmt: skip

@@ -1,6 +1,6 @@
 """The runs' and pools' routes: reading, cancelling, and leave to follow."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -52,10 +52,31 @@ def test_a_finished_run_tells_its_usage_timings_and_message(ada: Person, sent: J
     assert body["timings"] == {"queue_ms": 12, "ttft_ms": 80, "total_ms": 2000, "release_ms": None}
 
 
+def test_a_run_tells_what_all_its_attempts_are_charged_and_wasted_once_it_is_over(ada: Person, sent: Json) -> None:
+    run = claim_by_hand(sent["run"]["id"])
+    active = ada.get(run_path(sent)).json()
+    assert (active["charged"], active["waste"]) == (None, None)
+    settle_by_hand(run.id, status="interrupted", text="", output_tokens=0)
+    broken = ada.get(run_path(sent)).json()
+    assert (broken["charged"], broken["waste"]) == (0, run.prompt_tokens)
+    assert ada.post(f"{run_path(sent)}/retry").status_code == 202
+    claim_by_hand(run.id)
+    assert ada.get(run_path(sent)).json()["charged"] is None, "it is not over"
+    settle_by_hand(run.id, output_tokens=7)
+    ended = ada.get(run_path(sent)).json()
+    assert (ended["charged"], ended["waste"]) == (ended["usage"]["prompt"] + 7, run.prompt_tokens)
+
+
+def test_a_run_that_nobody_began_is_charged_nothing(ada: Person, sent: Json) -> None:
+    body = ada.post(f"{run_path(sent)}/cancel").json()
+    assert (body["charged"], body["waste"]) == (0, 0)
+
+
 def test_cancelling_a_waiting_run_ends_it_at_once_and_gives_its_hold_back(ada: Person, sent: Json) -> None:
     response = ada.post(f"{run_path(sent)}/cancel")
     body = response.json()
     assert (response.status_code, body["status"], body["error_code"]) == (200, "cancelled", "cancelled")
+    assert body["cancel_requested_at"] is None
     assert body == ada.get(run_path(sent)).json()
     assert (queued(), reservations(ada.user.id)) == ([], {})
     [answer, _] = ada.messages(sent["run"]["chat_id"])
@@ -66,7 +87,10 @@ def test_cancelling_a_streaming_run_answers_202_and_leaves_the_end_to_its_owner(
     claim_by_hand(sent["run"]["id"])
     response = ada.post(f"{run_path(sent)}/cancel")
     assert (response.status_code, response.json()["status"]) == (202, "streaming")
-    assert Run.objects.get().cancel_requested_at is not None
+    requested_at = Run.objects.get().cancel_requested_at
+    assert requested_at is not None
+    for body in (response.json(), ada.get(run_path(sent)).json()):
+        assert datetime.fromisoformat(body["cancel_requested_at"]) == requested_at
     assert [message["role"] for message in ada.messages(sent["run"]["chat_id"])] == ["user"]
 
 

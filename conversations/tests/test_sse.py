@@ -299,7 +299,7 @@ async def test_notices_come_before_the_text(caller: Caller, ada: Person, chat: s
     frames = await exchange.frames()
     assert [frame.type for frame in frames][:4] == ["queued", "started", "notice", "delta"]
     assert [frame.data for frame in frames if frame.type == "notice"] == told
-    assert told == [{"code": "output_capped", "text": "The answer is limited to 20 tokens."}]
+    assert told == [{"code": "output_capped", "text": "The answer is limited to 20 tokens: your plan allows no more."}]
     assert frames[-1].data["finish_reason"] == "length"
 
 

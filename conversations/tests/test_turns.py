@@ -100,7 +100,7 @@ def test_the_run_keeps_the_snapshot_of_its_context(chat: Chat) -> None:
 def test_a_follow_up_is_asked_with_what_was_said_before(chat: Chat, tiny_model: Any) -> None:
     settle_by_hand(begin(chat, "My name is Ada.").run.id, text="Hello Ada!")
     begun = begin(chat, "Who am I?", turn="t2")
-    pool = inference.pool_for(user_id=chat.owner_id, slug=None)
+    pool = inference.pool_for(plan="free", slug=None)
     prompt = inference.tokenizer_for(pool).decode(_prompt_ids(begun.run.id))
     assert prompt.index("My name is Ada.") < prompt.index("Hello Ada!") < prompt.index("Who am I?")
 
@@ -119,7 +119,7 @@ def test_partial_answers_enter_later_prompts_and_failed_empty_ones_do_not(
 ) -> None:
     settle_by_hand(begin(chat, "First?").run.id, status=status, text=text)
     begun = begin(chat, "Second?", turn="t2")
-    pool = inference.pool_for(user_id=chat.owner_id, slug=None)
+    pool = inference.pool_for(plan="free", slug=None)
     ids = _prompt_ids(begun.run.id)
     assert ("Half an ans" in inference.tokenizer_for(pool).decode(ids)) is enters
     answers = sum(i in inference.tokenizer_for(pool).special_ids for i in ids)
@@ -303,7 +303,9 @@ def test_a_lower_plan_cap_applies_and_is_told(chat: Chat, ada: Person) -> None:
     subscribe(ada, concurrent_runs=2, max_output_tokens=50)
     begun = begin(chat, max_output_tokens=400)
     assert Run.objects.get(id=begun.run.id).max_output_tokens == 50
-    assert begun.run.context["notices"] == [{"code": "output_capped", "text": "The answer is limited to 50 tokens."}]
+    assert begun.run.context["notices"] == [
+        {"code": "output_capped", "text": "The answer is limited to 50 tokens: your plan allows no more."}
+    ]
 
 
 def test_what_a_plan_allows_needs_no_notice(chat: Chat, ada: Person) -> None:
@@ -387,7 +389,7 @@ def test_a_turn_answered_in_between_enters_the_prompt_and_the_numbering(chat: Ch
     begun = begin(chat)
     assert begun.message.seq == 3
     assert (begun.run.context["first_seq"], begun.run.context["last_seq"]) == (1, 3)
-    pool = inference.pool_for(user_id=chat.owner_id, slug=None)
+    pool = inference.pool_for(plan="free", slug=None)
     assert "Mine first" in inference.tokenizer_for(pool).decode(_prompt_ids(begun.run.id))
     assert str(begun.run.admission_id) in reservations(chat.owner_id)
 

@@ -1,9 +1,7 @@
 """Sends that race each other, the end of an answer, and the deletion of their chat; in real threads."""
 
-import threading
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from django.db import transaction
@@ -22,28 +20,12 @@ from conversations.tests.support import (
     settle_by_hand,
     subscribe,
 )
+from conversations.tests.threads import Hold, at_once
 from inference import api as inference
 from inference.errors import AdmissionRefused, ChatBusy
 from inference.models import Run
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-T = TypeVar("T")
-
-
-def at_once(calls: Sequence[Callable[[], T]]) -> list[T | Exception]:
-    """The outcome of each call, all of which begin at the same time in threads of their own."""
-    start = threading.Barrier(len(calls))
-
-    def outcome(call: Callable[[], T]) -> T | Exception:
-        start.wait(timeout=30)
-        try:
-            return call()
-        except Exception as error:
-            return error
-
-    with ThreadPoolExecutor(len(calls)) as pool:
-        return list(pool.map(closing_connections(outcome), calls, timeout=60))
 
 
 def begin(chat: Chat, content: str = "Hello", *, turn: str = "t1") -> Begun:
@@ -103,24 +85,6 @@ def test_five_parallel_sends_never_admit_more_than_the_plan_allows(ada: Person, 
     assert (len(admitted), len(refused)) == (2, 3), outcomes
     assert Run.objects.filter(status__in=Run.ACTIVE).count() == 2
     assert set(reservations(ada.user.id)) == {str(one.run.admission_id) for one in admitted}
-
-
-class Hold:
-    """Stops a thread at a point until the test lets it go on."""
-
-    def __init__(self) -> None:
-        self._reached = threading.Event()
-        self._go_on = threading.Event()
-
-    def wait_here(self) -> None:
-        self._reached.set()
-        assert self._go_on.wait(timeout=30)
-
-    def reached(self) -> None:
-        assert self._reached.wait(timeout=30)
-
-    def go_on(self) -> None:
-        self._go_on.set()
 
 
 def test_a_send_that_meets_the_settlement_of_the_chats_last_run_waits_for_it_without_a_deadlock(

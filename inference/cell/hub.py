@@ -48,7 +48,10 @@ class _Buffer:
         self.entries: deque[Entry] = deque()
         self.overflowed = False
         self.broken = False
-        self._wake = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._waiter: asyncio.Future[None] | None = None
+        self._until = 0.0
+        self._timer: asyncio.TimerHandle | None = None
 
     def message(self, payload: str) -> None:
         if len(self.entries) >= BUFFER_ENTRIES:
@@ -56,23 +59,52 @@ class _Buffer:
             self.overflowed = True
         if not self.overflowed:
             self.entries.append(read_notification(payload))
-        self._wake.set()
+        self._wake()
 
     def interrupted(self) -> None:
         self.broken = True
-        self._wake.set()
+        self._wake()
 
     async def wait(self, timeout_s: float) -> bool:
-        """True when something came, False when `timeout_s` passed."""
-        if self.entries or self.overflowed or self.broken:
-            return True
-        self._wake.clear()
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._wake.wait()
-        except TimeoutError:
-            return False
-        return True
+        """True when something came, False when `timeout_s` passed. For one task at a time."""
+        if not self._has_news:
+            self._until = self._loop.time() + timeout_s
+            # The timer of an earlier wait comes too soon and is set again then: one per event would cost more than the
+            # event.
+            if self._timer is None or self._timer.when() > self._until:
+                self._set_timer()
+            self._waiter = self._loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        return self._has_news
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    @property
+    def _has_news(self) -> bool:
+        return bool(self.entries) or self.overflowed or self.broken
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _set_timer(self) -> None:
+        self.close()
+        self._timer = self._loop.call_at(self._until, self._look_at_time)
+
+    def _look_at_time(self) -> None:
+        self._timer = None
+        if self._waiter is None:
+            return
+        if self._loop.time() < self._until:
+            self._set_timer()
+        else:
+            self._wake()
 
 
 class _Position:
@@ -223,6 +255,7 @@ class StreamHub:
                 replay = buffer.overflowed
         finally:
             self.subscriber.unsubscribe(channel, buffer)
+            buffer.close()
 
     async def _read_after(self, keys: Keys, run_id: UUID, cursor: Cursor) -> list[Entry]:
         """What the stream holds after the cursor, in the incarnation that is subscribed to."""

@@ -27,16 +27,41 @@ Argument = str | bytes | int | float
 T = TypeVar("T")
 Reply = Any  # whatever the script returns: integers, strings and lists of them
 
-# What says that Redis cannot serve now. Any other reply of error is a fault of ours and is raised as it is.
-UNAVAILABLE = (
+FAILURES = (redis.RedisError, OSError)
+# Codes of replies by which a server says that it cannot serve now: it lacks disk, memory, its scripts or replicas, is
+# a replica itself, still loads its data or runs somebody's endless script.
+_REFUSALS = frozenset(
+    {
+        "MISCONF",
+        "OOM",
+        "NOSCRIPT",
+        "NOREPLICAS",
+        "READONLY",
+        "MASTERDOWN",
+        "CLUSTERDOWN",
+        "LOADING",
+        "BUSY",
+    }
+)
+# The client keeps the code in the text of an error only where it has no class of its own for it.
+_UNAVAILABLE = (
     redis.ConnectionError,
     redis.TimeoutError,
     redis.exceptions.ReadOnlyError,
     redis.exceptions.OutOfMemoryError,
     redis.exceptions.NoScriptError,
+    redis.exceptions.MasterDownError,
+    redis.exceptions.ClusterDownError,
     OSError,
 )
 _INCLUDE = "-- include: "
+
+
+def is_unavailable(error: BaseException) -> bool:
+    """Whether an error says that Redis cannot serve now. Any other reply of error is a fault of ours."""
+    return isinstance(error, _UNAVAILABLE) or (
+        isinstance(error, redis.ResponseError) and str(error).partition(" ")[0] in _REFUSALS
+    )
 
 
 def _load_scripts() -> dict[str, str]:
@@ -115,7 +140,9 @@ class Cell:
         except _AnotherIncarnation as error:
             self._drop(self)
             raise IncarnationChanged(str(error)) from error
-        except UNAVAILABLE as error:
+        except FAILURES as error:
+            if not is_unavailable(error):
+                raise
             self._drop(self)
             raise StoreUnavailable(str(error)) from error
 
@@ -197,8 +224,14 @@ class Connector:
                 max_connections=1024,
             )
             client = redis.Redis(connection_pool=pool)
-            client.ping()
-        except UNAVAILABLE as error:
+            try:
+                client.ping()
+            except BaseException:
+                pool.disconnect()
+                raise
+        except FAILURES as error:
+            if not is_unavailable(error):
+                raise
             raise StoreUnavailable(str(error) or "Redis does not answer in time") from error
         if binding.run_id is None:
             raise StoreUnavailable("the server does not tell its run_id")
@@ -237,7 +270,7 @@ class AsyncCell:
             pipeline.execute_command("EVALSHA", SHAS[call.script], len(call.keys), *call.keys, *call.args)
         replies: list[Reply] = await self.run(lambda _: pipeline.execute(raise_on_error=False))
         for reply in replies:
-            if isinstance(reply, UNAVAILABLE):
+            if isinstance(reply, Exception) and is_unavailable(reply):
                 self.drop()
                 raise StoreUnavailable(str(reply)) from reply
         return replies
@@ -253,7 +286,9 @@ class AsyncCell:
             # cancellation, and a follower that left would stay.
             async with asyncio.timeout(self._timeout_s):
                 return await operation(self.client)
-        except UNAVAILABLE as error:
+        except FAILURES as error:
+            if not is_unavailable(error):
+                raise
             self.drop()
             raise StoreUnavailable(str(error) or "Redis does not answer in time") from error
         finally:
@@ -347,9 +382,15 @@ class AsyncConnector:
                 max_connections=1024,
             )
             client = redis.asyncio.Redis(connection_pool=pool)
-            async with asyncio.timeout(self._timeout_s):
-                await client.ping()
-        except UNAVAILABLE as error:
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    await client.ping()
+            except BaseException:
+                await pool.disconnect()
+                raise
+        except FAILURES as error:
+            if not is_unavailable(error):
+                raise
             raise StoreUnavailable(str(error) or "Redis does not answer in time") from error
         if binding.run_id is None:
             raise StoreUnavailable("the server does not tell its run_id")

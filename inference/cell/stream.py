@@ -5,13 +5,15 @@ entry's public data is one line of JSON; token ids travel beside it and are neve
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 from uuid import UUID
 
+import redis
+
 from inference.cell.keys import Keys
-from inference.cell.link import Reply, ScriptCall
+from inference.cell.link import AsyncCell, Reply, ScriptCall
 
 TERMINAL_SEQ = 4_294_967_295
 TERMINAL_TYPES = frozenset({"completed", "cancelled", "interrupted", "failed"})
@@ -89,14 +91,17 @@ def open_epoch(
     ids_so_far: Sequence[int],
     text_so_far: str,
     notices: Sequence[Mapping[str, object]] = (),
+    first_ms: int | None = None,
 ) -> ScriptCall:
     """Begin an epoch, telling the reader `notices` before its text. `started` must not be empty.
+
+    `first_ms` is when the answer's first text was shown, where the owner knows it.
 
     Replies ['ok', last seq, continues] or ['refused'].
     """
     return ScriptCall(
         "open",
-        [keys.stream(run_id), keys.stream_state(run_id)],
+        [keys.stream(run_id), keys.stream_state(run_id), keys.open_streams()],
         [
             keys.events_channel(run_id),
             epoch,
@@ -106,6 +111,8 @@ def open_epoch(
             join_ids(ids_so_far),
             encode({"text": text_so_far}) if text_so_far else "",
             STREAM_TTL_MS,
+            str(run_id),
+            "" if first_ms is None else first_ms,
             *map(encode, notices),
         ],
     )
@@ -120,25 +127,41 @@ def append(
     kind: str,
     data: Mapping[str, object],
     ids: Sequence[int] = (),
+    now_ms: int | None = None,
 ) -> ScriptCall:
-    """Append one entry. Replies 'ok', 'absent' or 'stop'."""
+    """Append one entry; `now_ms` with text that may be the answer's first. Replies 'ok', 'absent' or 'stop'."""
     return ScriptCall(
         "append",
         [keys.stream(run_id), keys.stream_state(run_id)],
-        [keys.events_channel(run_id), epoch, seq, kind, encode(data), join_ids(ids)],
+        [keys.events_channel(run_id), epoch, seq, kind, encode(data), join_ids(ids), "" if now_ms is None else now_ms],
     )
 
 
 def seal(keys: Keys, *, run_id: UUID, epoch: int, base_epoch: int) -> ScriptCall:
-    """Fence an epoch and read what was published. Replies ['ok', ids, text] or ['lost']."""
-    return ScriptCall("seal", [keys.stream(run_id), keys.stream_state(run_id)], [epoch, base_epoch, STREAM_TTL_MS])
+    """Fence an epoch and read what was published. Replies ['ok', ids, text, when its first was shown] or ['lost']."""
+    return ScriptCall(
+        "seal",
+        [keys.stream(run_id), keys.stream_state(run_id), keys.open_streams()],
+        [epoch, base_epoch, STREAM_TTL_MS, str(run_id)],
+    )
 
 
-def read_seal(reply: Reply) -> tuple[list[int], str] | None:
-    """Published token ids and text in SEAL's reply; None when the stream is lost."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sealed:
+    """What a stream shows of an answer, and since when (ms; None = nothing yet)."""
+
+    ids: list[int]
+    text: str
+    first_ms: int | None
+
+
+def read_seal(reply: Reply) -> Sealed | None:
+    """What was published, from SEAL's reply; None when the stream is lost."""
     match reply:
-        case ["ok", ids, text]:
-            return [int(token) for token in ids.split(",") if token], text
+        case ["ok", ids, text, first]:
+            return Sealed(
+                ids=[int(token) for token in ids.split(",") if token], text=text, first_ms=int(first) if first else None
+            )
         case ["lost"]:
             return None
         case _:
@@ -151,7 +174,7 @@ def close(
     """Append the terminal event once. `data` must not be empty."""
     return ScriptCall(
         "close",
-        [keys.stream(run_id), keys.stream_state(run_id)],
+        [keys.stream(run_id), keys.stream_state(run_id), keys.open_streams()],
         [
             keys.events_channel(run_id),
             epoch,
@@ -161,5 +184,24 @@ def close(
             encode(data),
             text,
             SETTLED_TTL_MS,
+            str(run_id),
         ],
     )
+
+
+async def followers(cell: AsyncCell, *, run_ids: Sequence[UUID]) -> list[int]:
+    """How many processes follow each of the runs at this moment, for whoever asks them. Raises StoreUnavailable."""
+    channels = [cell.keys.events_channel(run_id) for run_id in run_ids]
+    reply: Reply = await cell.run(lambda client: client.pubsub_numsub(*channels))
+    return [int(count) for _, count in reply]
+
+
+def left_open(client: redis.Redis, keys: Keys) -> set[UUID]:
+    """The runs whose stream has no terminal event yet."""
+    members: Reply = client.smembers(keys.open_streams())
+    return {UUID(member) for member in members}
+
+
+def forget_open(client: redis.Redis, keys: Keys, *, run_ids: Iterable[UUID]) -> None:
+    """List the streams of these runs, which are gone, no longer; they expire."""
+    client.srem(keys.open_streams(), *map(str, run_ids))

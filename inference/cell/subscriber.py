@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import structlog
 
 from inference.cell.errors import StoreUnavailable
-from inference.cell.link import UNAVAILABLE, AsyncCell, AsyncConnector
+from inference.cell.link import AsyncCell, AsyncConnector, is_unavailable
 
 log = structlog.get_logger(__name__)
 
@@ -167,7 +167,7 @@ class _Session:
             ended, _ = await asyncio.wait([reader, writer], return_when=asyncio.FIRST_COMPLETED)
             for task in ended:
                 error = task.exception()
-                if error is not None and not isinstance(error, UNAVAILABLE):
+                if error is not None and not is_unavailable(error):
                     log.error("subscriber_failed", exc_info=error)
         finally:
             self._break()

@@ -15,6 +15,7 @@ from billing.models import Plan
 from inference import runs, store
 from inference.cell.link import Cell
 from inference.models import ModelPool, Run
+from inference.tests.gate import Gate
 from tests.services import Valkey
 
 
@@ -38,6 +39,11 @@ def pool(db: None) -> ModelPool:
     """A test with real transactions finds the database without the rows that migrations made."""
     Plan.objects.get_or_create(slug="free", defaults={"name": "Free", "is_default": True})
     return ModelPool.objects.get_or_create(slug="default", defaults={"name": "Default", "is_default": True})[0]
+
+
+@pytest.fixture
+def gate(valkey: Valkey, ada: Any, pool: ModelPool, now: datetime) -> Gate:
+    return Gate(user_id=ada.pk, pool=pool, now=now)
 
 
 @pytest.fixture

@@ -4,10 +4,15 @@ import contextlib
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
+from uuid import UUID
 
 import redis
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from inference.cell.link import Cell
+from inference.cell import admission
+from inference.cell.keys import Keys
+from inference.cell.link import Cell, ScriptCall
 from tests.services import Valkey
 
 
@@ -49,3 +54,34 @@ def hung(valkey: Valkey) -> Iterator[None]:
         yield
     finally:
         valkey.process.send_signal(signal.SIGCONT)
+
+
+def search(machine: type[RuleBasedStateMachine]) -> None:
+    """Have Hypothesis try orders of the machine's steps, the same ones each time; raises for one that breaks a rule."""
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=60,
+            stateful_step_count=40,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+def empty_account(keys: Keys, *, user_id: UUID) -> ScriptCall:
+    """Puts in place the account of a user who has used nothing, of the first generation."""
+    return admission.load(
+        keys,
+        user_id=user_id,
+        generation=1,
+        used=0,
+        debt=0,
+        debt_at_ms=0,
+        refill_per_hour=None,
+        live=(),
+        messages={},
+        now_ms=0,
+    )

@@ -1,99 +1,30 @@
 """Admission over a real Redis and database: holds, limits, and accounts that Redis has forgotten."""
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 
 from billing import api as billing
-from billing.contracts import Charge, Limits
+from billing.models import Plan
 from inference import admission, runs, store
 from inference.cell import admission as cell_admission
 from inference.cell import workers
-from inference.cell.workers import Report
 from inference.contracts import Admission
-from inference.errors import AdmissionRefused, ServiceUnavailable
-from inference.models import ModelPool, Run
-from inference.tests.support import ask, hung, look, restart
+from inference.errors import AdmissionRefused, HoldTooSmall, ServiceUnavailable
+from inference.models import Run
+from inference.tests.gate import Gate
+from inference.tests.support import ask, hung, restart
 from inference.tests.threads import at_once
 from tests.services import Valkey
-
-REPORT = Report(engine="scripted", model="m", slots=4, running=0, waiting=0, kv_usage=0.0, output_tokens=0)
-
-
-class Gate:
-    """Admissions of one user's turns to the default pool, where a worker lives."""
-
-    def __init__(self, *, user_id: UUID, pool: ModelPool, now: datetime) -> None:
-        self.user_id = user_id
-        self.pool = pool
-        self.now = now
-        self.beat()
-
-    def beat(self) -> None:
-        cell = store.connector().cell()
-        now_ms = int(self.now.timestamp() * 1000)
-        cell.call(workers.heartbeat(cell.keys, pool=self.pool.slug, boot_id="w", report=REPORT, held=(), now_ms=now_ms))
-
-    def admit(self, turn: str = "t1", *, concurrent_runs: int = 2, min_generation: int = 0) -> Admission:
-        return admission.admit(
-            user_id=self.user_id,
-            pool=self.pool,
-            turn=turn,
-            base_epoch=1,
-            tokens=100,
-            limits=Limits(
-                plan="free",
-                concurrent_runs=concurrent_runs,
-                max_prompt_tokens=None,
-                max_output_tokens=None,
-                weight=1,
-            ),
-            min_generation=min_generation,
-            now=self.now,
-        )
-
-    @property
-    def account(self) -> dict[str, str]:
-        cell = store.connector().cell()
-        row: dict[str, str] = look(cell, lambda client: client.hgetall(cell.keys.account(self.user_id)))
-        return row
-
-    @property
-    def held(self) -> dict[str, str]:
-        cell = store.connector().cell()
-        rows: dict[str, str] = look(cell, lambda client: client.hgetall(cell.keys.reservations(self.user_id)))
-        return rows
-
-    def charge(self, *, admission_id: UUID, tokens: int) -> None:
-        billing.record(
-            Charge(
-                user_id=self.user_id,
-                run_id=uuid4(),
-                epoch=1,
-                admission_id=admission_id,
-                pool=self.pool.slug,
-                reason="completed",
-                prompt_tokens=0,
-                cached_tokens=0,
-                output_tokens=tokens,
-                wasted_tokens=0,
-                at=self.now,
-            )
-        )
-
-
-@pytest.fixture
-def gate(valkey: Valkey, ada: Any, pool: ModelPool, now: datetime) -> Gate:
-    return Gate(user_id=ada.pk, pool=pool, now=now)
 
 
 def test_the_first_admission_loads_the_account_and_the_next_finds_it(gate: Gate) -> None:
     first = gate.admit("t1")
-    assert (gate.account, first.generation) == ({"gen": "2", "used": "0"}, 2)
+    assert (gate.account["gen"], gate.account["used"], first.generation) == ("2", "0", 2)
     assert gate.admit("t2").generation == 2
     assert len(gate.held) == 2
     assert billing.account_generation(user_id=gate.user_id) == 2
@@ -145,7 +76,7 @@ def test_after_a_restart_of_redis_the_account_comes_back_from_the_database(
     gate.beat()
     held = gate.admit("new", concurrent_runs=2)
     # What the running answer has used so far is covered by its hold, and counted when that is settled.
-    assert gate.account == {"gen": str(held.generation), "used": "30"}
+    assert (gate.account["gen"], gate.account["used"]) == (str(held.generation), "30")
     now_ms = int(now.timestamp() * 1000)
     assert gate.held == {
         str(running.admission_id): f"running|1|103|1|{now_ms}",
@@ -242,3 +173,126 @@ def test_sends_at_once_never_exceed_the_limit(gate: Gate) -> None:
     assert sum(isinstance(result, Admission) for result in results) == 3
     assert sum(isinstance(result, AdmissionRefused) for result in results) == 5
     assert len(gate.held) == 3
+
+
+def test_an_answer_is_admitted_with_what_the_budget_has_left(gate: Gate) -> None:
+    budget: dict[str, Any] = {"budget_tokens": 75, "refill_per_hour": 60, "output_floor": 35}
+    held = gate.admit(**budget)
+    assert (held.max_output_tokens, held.reserved_tokens) == (35, 75)
+    assert gate.held[str(held.admission_id)].split("|")[2] == "75"
+
+
+@pytest.mark.parametrize(("output", "admitted"), [(35, True), (36, False)])
+def test_whoever_asks_for_less_than_the_floor_needs_no_more(gate: Gate, output: int, admitted: bool) -> None:
+    budget: dict[str, Any] = {"budget_tokens": 75, "refill_per_hour": 60, "output_floor": 64}
+    if admitted:
+        assert gate.admit(output=output, **budget).max_output_tokens == 35
+    else:
+        with pytest.raises(AdmissionRefused):
+            gate.admit(output=output, **budget)
+
+
+def test_a_repeat_gets_what_the_first_hold_leaves_beside_its_own_prompt(gate: Gate) -> None:
+    first = gate.admit(prompt=40, output=60)
+    again = gate.admit(prompt=70, output=60, budget_tokens=1, refill_per_hour=1)
+    assert (again.admission_id, again.max_output_tokens, again.reserved_tokens) == (first.admission_id, 30, 100)
+
+
+def test_a_repeat_gets_no_more_than_it_asks_for(gate: Gate) -> None:
+    gate.admit(prompt=40, output=60)
+    again = gate.admit(prompt=10, output=60)
+    assert (again.max_output_tokens, again.reserved_tokens) == (60, 100)
+
+
+def test_a_repeat_whose_prompt_fills_the_first_hold_begins_again(gate: Gate) -> None:
+    gate.admit(prompt=40, output=60)
+    with pytest.raises(HoldTooSmall):
+        gate.admit(prompt=100)
+    assert gate.admit(prompt=99).max_output_tokens == 1
+
+
+def test_a_refusal_by_messages_says_when_the_oldest_counts_no_more(gate: Gate) -> None:
+    first = gate.admit("t1")
+    gate.now += timedelta(minutes=10)
+    gate.beat()
+    with pytest.raises(AdmissionRefused) as refusal:
+        gate.admit("t2", messages_per_hour=1)
+    told = refusal.value
+    assert (told.limit, told.maximum, told.remaining, told.retry_after) == ("messages_per_hour", 1, 0, 50 * 60)
+    assert told.resets_at == gate.now + timedelta(minutes=50)
+    assert list(gate.messages) == [str(first.admission_id)]
+
+
+def test_a_refusal_by_budget_says_what_is_left_and_when_it_suffices(gate: Gate) -> None:
+    Plan.objects.update(budget_tokens=100, refill_per_hour=60)
+    admission_id = uuid4()
+    gate.charge(admission_id=admission_id, tokens=90)
+    with pytest.raises(AdmissionRefused) as refusal:
+        gate.admit(budget_tokens=100, refill_per_hour=60, output_floor=10)
+    told = refusal.value
+    assert (told.limit, told.maximum, told.remaining, told.retry_after) == ("token_budget", 100, 10, 40 * 60)
+    assert told.resets_at == gate.now + timedelta(minutes=40)
+
+
+def test_a_wait_of_centuries_is_told_as_ten_years(gate: Gate) -> None:
+    Plan.objects.update(budget_tokens=100, refill_per_hour=1)
+    gate.charge(admission_id=uuid4(), tokens=2_000_000_000)
+    with pytest.raises(AdmissionRefused) as refusal:
+        gate.admit(budget_tokens=100, refill_per_hour=1)
+    told = refusal.value
+    assert told.retry_after == 315_360_000
+    assert told.resets_at == gate.now + timedelta(days=3650)
+
+
+def test_a_refusal_that_only_the_end_of_an_answer_lifts_names_no_time(gate: Gate) -> None:
+    gate.admit("t1", budget_tokens=100, refill_per_hour=60)
+    with pytest.raises(AdmissionRefused) as refusal:
+        gate.admit("t2", budget_tokens=100, refill_per_hour=60)
+    told = refusal.value
+    assert (told.limit, told.remaining, told.resets_at) == ("token_budget", 0, None)
+    assert told.retry_after > 0
+
+
+def test_a_wait_beyond_all_dates_is_still_a_date(gate: Gate) -> None:
+    gate.charge(admission_id=uuid4(), tokens=2_000_000_000)
+    with pytest.raises(AdmissionRefused) as refusal:
+        gate.admit(prompt=1_000_000_000, budget_tokens=2_000_000_000, refill_per_hour=1)
+    assert refusal.value.resets_at is not None
+
+
+def test_a_rebuilt_account_owes_what_the_ledger_says_and_has_said_what_the_runs_say(
+    valkey: Valkey, gate: Gate, accept: Callable[..., Run], now: datetime
+) -> None:
+    Plan.objects.update(budget_tokens=1000, refill_per_hour=60)
+    running = accept(turn="running", now=now - timedelta(minutes=20))
+    gate.charge(admission_id=running.admission_id, tokens=7, reason="lost", run_id=running.id)
+    gate.charge(admission_id=uuid4(), tokens=30, at=now - timedelta(minutes=10))
+    restart(valkey)
+    store.connector().close()
+    gate.beat()
+    held = gate.admit("new", budget_tokens=1000, refill_per_hour=60)
+    assert (gate.account["debt"], gate.account["rate"]) == ("20.000000", "60")
+    assert len(gate.messages) == 3
+    assert gate.messages[str(running.admission_id)] == int((now - timedelta(minutes=20)).timestamp() * 1000)
+    assert gate.messages[str(held.admission_id)] == int(now.timestamp() * 1000)
+
+
+def test_a_release_takes_the_message_back_and_a_settlement_leaves_it(gate: Gate) -> None:
+    first, second = gate.admit("t1"), gate.admit("t2")
+    admission.release(first)
+    admission.settle(user_id=gate.user_id, admission_id=second.admission_id)
+    assert list(gate.messages) == [str(second.admission_id)]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("known", [True, False], ids=["later", "very first"])
+def test_sends_at_once_never_get_more_than_the_budget(gate: Gate, known: bool) -> None:
+    if known:
+        admission.release(gate.admit("before"))
+    budget = {"concurrent_runs": 9, "budget_tokens": 350, "refill_per_hour": 1, "output_floor": 30}
+    results = at_once([partial(gate.admit, f"t{i}", **budget) for i in range(8)])
+    admitted = [result for result in results if isinstance(result, Admission)]
+    # Three whole ones; what is left is no prompt and floor.
+    assert [one.reserved_tokens for one in admitted] == [100, 100, 100]
+    assert sum(isinstance(result, AdmissionRefused) for result in results) == 5
+    assert sum(int(value.split("|")[2]) for value in gate.held.values()) == 300

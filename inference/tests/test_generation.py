@@ -50,6 +50,7 @@ class Room:
             "max_output_tokens": 1000,
             "sampling": Sampling(),
             "cache_salt": "ada",
+            "time_left_s": 3600.0,
             **more,
         }
         return Assignment(run_id=uuid4(), incarnation=cell.keys.incarnation, started={"epoch": 1}, **given)
@@ -229,7 +230,7 @@ async def test_a_cancel_after_the_finish_changes_nothing(room: Room, puppet: Pup
     ("trouble", "result", "code"),
     [
         (EngineRefused("too long"), Result.FAILED, "engine_refused"),
-        (EngineDead("gone"), Result.INTERRUPTED, "engine_dead"),
+        (EngineDead("gone"), Result.GIVEN_UP, "worker_lost"),
         (RuntimeError("a bug"), Result.FAILED, "engine_error"),
         (None, Result.FAILED, "engine_stopped"),
     ],
@@ -253,7 +254,7 @@ async def test_a_scripted_failure_and_a_scripted_death_are_told_apart(room: Room
     running = asyncio.ensure_future((await room.generation(engine)).run())
     await until(lambda: engine.stats().running == 1, what="it prefills")
     engine.die()
-    assert (await ended(running)).error_code == "engine_dead"
+    assert (await ended(running)).result is Result.GIVEN_UP
 
 
 async def test_an_epoch_that_lost_its_run_stops_at_once_and_settles_nothing(room: Room, puppet: Puppet) -> None:
@@ -301,18 +302,54 @@ async def test_within_the_outage_bound_an_answer_waits_for_its_stream(room: Room
     assert await room.published(one) == "whole"
 
 
-async def test_an_interrupted_answer_keeps_what_was_said(room: Room, puppet: Puppet) -> None:
+async def test_an_answer_that_is_given_up_is_published_first_and_the_engine_rid_of_it(
+    room: Room, puppet: Puppet
+) -> None:
     one = await room.generation(puppet)
     running = asyncio.ensure_future(one.run())
     puppet.say("some")
     await until(lambda: one._publication.own_tokens == 1, what="it has said something")
-    one.interrupt()
+    one.give_up("drained")
     outcome = await ended(running)
-    assert (outcome.result, outcome.error_code, outcome.text) == (Result.INTERRUPTED, "worker_stopped", "some")
+    assert (outcome.result, outcome.error_code, outcome.text) == (Result.GIVEN_UP, "drained", "some")
     assert outcome.released_at is None
+    assert await room.published(one) == "some"
+    assert puppet.dropped == [puppet.requests[0].request_id]
 
 
-async def test_an_interruption_shortens_the_wait_for_redis(
+async def test_a_hung_engine_does_not_hold_up_a_worker_that_goes(room: Room, puppet: Puppet) -> None:
+    puppet.answers_aborts = False
+    one = await room.generation(puppet)
+    running = asyncio.ensure_future(one.run())
+    await until(lambda: bool(puppet.requests), what="the engine is asked")
+    assert one.is_generating
+    one.give_up("worker_lost")
+    outcome = await ended(running)
+    assert (outcome.result, outcome.error_code) == (Result.GIVEN_UP, "worker_lost")
+    assert (puppet.aborts, one.is_generating) == (0, False)
+
+
+@pytest.mark.parametrize(("said", "result"), [("some", Result.INTERRUPTED), ("", Result.FAILED)])
+async def test_at_its_deadline_an_answer_ends_with_what_was_said(
+    room: Room, puppet: Puppet, said: str, result: Result
+) -> None:
+    one = await room.generation(puppet, await room.assignment(time_left_s=0.2))
+    if said:
+        puppet.say(said)
+    outcome = await ended(asyncio.ensure_future(one.run()))
+    assert (outcome.result, outcome.error_code, outcome.text) == (result, "deadline", said)
+    assert puppet.aborts == 1
+
+
+async def test_an_answer_without_time_left_never_reaches_the_engine(room: Room, puppet: Puppet) -> None:
+    carried = await room.assignment(carry_ids=(1,), carry_text="so far", time_left_s=-1.0, epoch=2)
+    one = await room.generation(puppet, carried)
+    outcome = await ended(asyncio.ensure_future(one.run()))
+    assert (outcome.result, outcome.error_code, outcome.text) == (Result.INTERRUPTED, "deadline", "so far")
+    assert puppet.requests == []
+
+
+async def test_giving_up_shortens_the_wait_for_redis(
     room: Room, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(generation_module, "LEAVING_BOUND_S", 0.1)
@@ -322,7 +359,7 @@ async def test_an_interruption_shortens_the_wait_for_redis(
     room.valkey.kill()
     puppet.say("whole", finish="stop")
     await until(lambda: one._patience is not None, what="it waits for Redis")
-    one.interrupt()
+    one.give_up("drained")
     assert (await ended(running)).result is Result.DONE
 
 
@@ -331,13 +368,13 @@ async def test_the_first_order_to_stop_counts(room: Room, puppet: Puppet) -> Non
     running = asyncio.ensure_future(one.run())
     await until(lambda: bool(puppet.requests), what="the engine is asked")
     one.cancel()
-    one.interrupt()
+    one.give_up("drained")
     assert (await ended(running)).result is Result.CANCELLED
 
 
 async def test_a_generation_leaves_no_task_behind(room: Room, puppet: Puppet) -> None:
     before = asyncio.all_tasks()
-    for order in (Generation.cancel, Generation.interrupt, None):
+    for order in (Generation.cancel, lambda one: one.give_up("drained"), None):
         one = await room.generation(puppet)
         running = asyncio.ensure_future(one.run())
         asked = len(puppet.requests)
@@ -348,3 +385,43 @@ async def test_a_generation_leaves_no_task_behind(room: Room, puppet: Puppet) ->
             order(one)
         await ended(running)
     assert asyncio.all_tasks() == before
+
+
+async def test_giving_up_again_waits_no_longer(room: Room, puppet: Puppet) -> None:
+    one = await room.generation(puppet, outage_bound_s=3600)
+    held = asyncio.Event()
+    task = asyncio.ensure_future(one.run())
+    await until(lambda: bool(puppet.requests), what="the engine has it")
+    room.flusher.drain = lambda publication: held.wait()  # type: ignore[assignment, method-assign, return-value]
+    one.give_up("drained")
+    await until(lambda: one._patience is not None, what="it waits for Redis")
+    patience = one._patience
+    assert patience is not None
+    end = patience.when()
+    later = asyncio.get_running_loop().time() + 0.05
+    await until(lambda: asyncio.get_running_loop().time() > later, what="some time passes")
+    one.give_up("drained")
+    assert patience.when() == end
+    held.set()
+    assert (await ended(task)).result is Result.GIVEN_UP
+
+
+async def test_giving_up_at_the_very_end_of_the_wait_is_heard(room: Room, puppet: Puppet) -> None:
+    one = await room.generation(puppet, outage_bound_s=0.05)
+    expired, go_on = asyncio.Event(), asyncio.Event()
+
+    async def drain(publication: object) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            expired.set()
+            await go_on.wait()
+
+    room.flusher.drain = drain  # type: ignore[method-assign]
+    task = asyncio.ensure_future(one.run())
+    await until(lambda: bool(puppet.requests), what="the engine has it")
+    one.cancel()
+    await until(expired.is_set, what="the wait ends")
+    one.give_up("drained")
+    go_on.set()
+    assert (await ended(task)).result is Result.CANCELLED

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.services import wait_for
+from tests.waiting import wait_for
 
 # `{start}` starts a stand-in for the engine core, a process that outlives its parent; its number is printed.
 WORKER = """
@@ -84,3 +84,15 @@ def test_the_watchdog_goes_when_its_work_is_done() -> None:
     worker.kill()
     worker.communicate()
     wait_for(lambda: not alive(watchdog), what="the watchdog is gone", seconds=5)
+
+
+def test_a_process_that_may_not_stay_is_ended_by_the_kernel_whatever_it_does() -> None:
+    hanging = """
+from inference.worker import guard
+guard.end_within(seconds=0.2)
+guard.end_within(seconds=3600)
+while True:
+    pass
+"""
+    done = subprocess.run([sys.executable, "-c", hanging], check=False, timeout=20)
+    assert done.returncode == -signal.SIGALRM

@@ -17,6 +17,7 @@ from inference.cell.hub import BUFFER_ENTRIES, Quiet, RunState, StreamHub
 from inference.cell.link import AsyncConnector, Connector
 from inference.cell.stream import START, TERMINAL_SEQ, Cursor, Entry
 from inference.tests.support import ask, connections, hung, restart
+from inference.tests.yard import waiting
 from tests.services import Valkey
 from tests.waiting import until
 
@@ -61,12 +62,9 @@ class Writer:
         self.call(
             queue.enqueue(
                 self.keys,
-                user_id=uuid4(),
                 pool="p",
-                run_id=self.run,
-                epoch=self.epoch,
-                base_epoch=self.base,
-                admission_id=uuid4(),
+                policy=None,
+                waiting=waiting(self.run, epoch=self.epoch, base_epoch=self.base),
                 now_ms=0,
             )
         )

@@ -1,8 +1,10 @@
 """Connections bound to one incarnation of Redis: nothing is sent twice, nothing reaches a server that restarted."""
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 from uuid import uuid4
 
@@ -10,13 +12,14 @@ import pytest
 import pytest_asyncio
 import redis
 
-from inference import store
+from inference import store, tickets
 from inference.cell import queue, stream, workers
 from inference.cell.errors import StoreUnavailable
+from inference.cell.keys import Keys
 from inference.cell.link import AsyncConnector, Cell, Connector, ScriptCall
 from inference.tests.support import ask, connections, hung, restart
-from tests.services import Valkey, wait_for
-from tests.waiting import until
+from tests.services import Valkey
+from tests.waiting import until, wait_for
 
 
 @pytest_asyncio.fixture
@@ -28,7 +31,7 @@ async def connector(valkey: Valkey) -> AsyncIterator[AsyncConnector]:
 
 def look(connected: Any) -> ScriptCall:
     """Some harmless script."""
-    return queue.claim(connected.keys, pool="p", boot_id="w", now_ms=0)
+    return queue.claim(connected.keys, pool="p", boot_id="w", room_tokens=0, now_ms=0)
 
 
 def blocked_clients(valkey: Valkey) -> int:
@@ -118,7 +121,7 @@ def test_a_server_that_dies_in_the_middle_of_an_operation_makes_it_unavailable(v
 
 def test_a_fault_in_a_script_is_raised_as_it_is_and_keeps_the_cell(valkey: Valkey) -> None:
     cell = store.connector().cell()
-    cell.run(lambda client: client.set(cell.keys.queue("p"), "not a sorted set"))
+    cell.run(lambda client: client.hset(cell.keys.pool("p"), "not", "a string"))
     with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
         cell.call(look(cell))
     assert store.connector().cell() is cell
@@ -133,26 +136,128 @@ def test_a_server_that_forgot_the_scripts_is_reconnected_to(valkey: Valkey) -> N
     assert again.call(look(again)) is None
 
 
-def test_a_server_out_of_memory_is_unavailable(valkey: Valkey) -> None:
-    cell = store.connector().cell()
-    cell.run(lambda client: client.config_set("maxmemory", "1"))
-    try:
+def set_config(valkey: Valkey, name: str, value: str) -> None:
+    ask(valkey, lambda client: client.config_set(name, value))
+
+
+@contextlib.contextmanager
+def out_of_memory(valkey: Valkey) -> Iterator[None]:
+    set_config(valkey, "maxmemory", "1")
+    yield
+    set_config(valkey, "maxmemory", "0")
+
+
+@contextlib.contextmanager
+def without_replicas(valkey: Valkey) -> Iterator[None]:
+    set_config(valkey, "min-replicas-to-write", "1")
+    yield
+    set_config(valkey, "min-replicas-to-write", "0")
+
+
+@contextlib.contextmanager
+def demoted(valkey: Valkey) -> Iterator[None]:
+    ask(valkey, lambda client: client.replicaof("127.0.0.1", 1))
+    yield
+    ask(valkey, lambda client: client.replicaof("no", "one"))
+
+
+@contextlib.contextmanager
+def unable_to_save(valkey: Valkey) -> Iterator[None]:
+    """A full disk, say: the last snapshot failed, here because a folder stands in its place."""
+    in_its_place = valkey.folder / "dump.rdb"
+    in_its_place.unlink(missing_ok=True)
+    in_its_place.mkdir()
+    set_config(valkey, "save", "3600 1")
+    with contextlib.suppress(redis.ResponseError):
+        ask(valkey, lambda client: client.bgsave())
+    wait_for(
+        lambda: ask(valkey, lambda client: client.info("persistence")["rdb_last_bgsave_status"]) == "err",
+        what="a save failed",
+    )
+    yield
+    set_config(valkey, "save", "")
+    in_its_place.rmdir()
+
+
+@contextlib.contextmanager
+def busy(valkey: Valkey) -> Iterator[None]:
+    """Somebody's script runs for ever."""
+    set_config(valkey, "busy-reply-threshold", "10")
+
+    def run_for_ever() -> None:
+        with contextlib.suppress(redis.RedisError), redis.Redis(port=valkey.port) as client:
+            client.eval("while true do end", 0)
+
+    def is_busy() -> bool:
+        try:
+            ask(valkey, lambda client: client.ping())
+        except redis.ResponseError:
+            return True
+        return False
+
+    script = threading.Thread(target=run_for_ever)
+    script.start()
+    wait_for(is_busy, what="the server is busy")
+    yield
+    ask(valkey, lambda client: client.script_kill())
+    script.join(timeout=10)
+
+
+REFUSALS = [out_of_memory, without_replicas, demoted, unable_to_save, busy]
+
+
+def opening(keys: Keys) -> ScriptCall:
+    """Some script that writes."""
+    return stream.open_epoch(
+        keys,
+        run_id=uuid4(),
+        epoch=1,
+        base_epoch=1,
+        seq=1,
+        started={"epoch": 1},
+        ids_so_far=(),
+        text_so_far="",
+    )
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_a_server_that_refuses_to_write_is_unavailable_until_it_writes_again(
+    valkey: Valkey, refusal: Callable[[Valkey], AbstractContextManager[None]]
+) -> None:
+    before = store.connector().cell()
+    with refusal(valkey):
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable):
+                store.connector().run(lambda cell: cell.call(opening(cell.keys)))
         with pytest.raises(StoreUnavailable):
-            cell.call(
-                stream.open_epoch(
-                    cell.keys,
-                    run_id=uuid4(),
-                    epoch=1,
-                    base_epoch=1,
-                    seq=1,
-                    started={"epoch": 1},
-                    ids_so_far=(),
-                    text_so_far="",
-                )
-            )
-        assert not ask(valkey, lambda client: client.keys("*"))
-    finally:
-        store.connector().cell().run(lambda client: client.config_set("maxmemory", "0"))
+            before.call(opening(before.keys))
+    assert not ask(valkey, lambda client: client.keys("*"))
+    assert store.connector().run(lambda cell: cell.call(opening(cell.keys)))[0] == "ok"
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+async def test_async_a_server_that_refuses_to_write_is_unavailable_until_it_writes_again(
+    valkey: Valkey, connector: AsyncConnector, refusal: Callable[[Valkey], AbstractContextManager[None]]
+) -> None:
+    before = await connector.cell()
+    with refusal(valkey):
+        with pytest.raises(StoreUnavailable):
+            await before.call(opening(before.keys))
+        with pytest.raises(StoreUnavailable):
+            again = await connector.cell()
+            await again.call(opening(again.keys))
+    after = await connector.cell()
+    assert (await after.call(opening(after.keys)))[0] == "ok"
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_a_ticket_that_the_broker_refuses_is_not_sent_and_no_error(
+    valkey: Valkey, refusal: Callable[[Valkey], AbstractContextManager[None]]
+) -> None:
+    assert tickets.send(pool="default")
+    with refusal(valkey):
+        assert not tickets.send(pool="default")
+    assert tickets.send(pool="default")
 
 
 def test_threads_that_wait_for_a_hung_server_wait_once_and_together(valkey: Valkey) -> None:
@@ -192,10 +297,11 @@ def test_threads_that_wait_for_a_hung_server_wait_once_and_together(valkey: Valk
 
 
 def test_a_dropped_cell_leaves_no_connection_behind(valkey: Valkey) -> None:
+    before = connections(valkey)
     cell = store.connector().cell()
     with pytest.raises(StoreUnavailable):
         cell.run(_fail)
-    wait_for(lambda: connections(valkey) == 0, what="its connections are closed")
+    wait_for(lambda: connections(valkey) == before, what="its connections are closed")
 
 
 def _fail(_: Any) -> None:
@@ -224,9 +330,9 @@ async def test_async_a_dropped_cell_stays_unavailable(connector: AsyncConnector)
 
 async def test_async_one_faulty_script_spoils_no_other_of_its_pipeline(connector: AsyncConnector) -> None:
     cell = await connector.cell()
-    await cell.run(lambda client: client.set(cell.keys.queue("bad"), "not a sorted set"))
-    good = queue.claim(cell.keys, pool="good", boot_id="w", now_ms=0)
-    bad = queue.claim(cell.keys, pool="bad", boot_id="w", now_ms=0)
+    await cell.run(lambda client: client.hset(cell.keys.pool("bad"), "not", "a string"))
+    good = queue.claim(cell.keys, pool="good", boot_id="w", room_tokens=0, now_ms=0)
+    bad = queue.claim(cell.keys, pool="bad", boot_id="w", room_tokens=0, now_ms=0)
     replies = await cell.call_many([good, bad, good])
     assert [replies[0], replies[2]] == [None, None]
     assert isinstance(replies[1], redis.ResponseError)

@@ -10,12 +10,12 @@ import pytest
 
 from inference import api as inference
 from inference import publishing, runs, store, token_ids
-from inference.cell import admission as cell_admission
 from inference.cell.stream import TERMINAL_SEQ
 from inference.errors import RunNotFound
 from inference.models import Attempt, Run
 from inference.runs import Ending
-from inference.tests.support import ask, look
+from inference.testing import queued
+from inference.tests.support import ask, empty_account, look
 from tests.services import Valkey
 
 Accept = Callable[..., Run]
@@ -25,7 +25,7 @@ Status = Run.Status
 def hold(run: Run) -> None:
     """The hold that the run was admitted with."""
     cell = store.connector().cell()
-    cell.call(cell_admission.load(cell.keys, user_id=run.owner_id, generation=1, used=0, live=(), now_ms=0))
+    cell.call(empty_account(cell.keys, user_id=run.owner_id))
     key = cell.keys.reservations(run.owner_id)
     cell.run(lambda client: client.hset(key, str(run.admission_id), f"{run.turn}|1|103|0|0"))
 
@@ -43,8 +43,7 @@ def used(run: Run) -> str:
 
 def waiting() -> list[str]:
     cell = store.connector().cell()
-    names: list[str] = look(cell, lambda client: client.zrange(cell.keys.queue("default"), 0, -1))
-    return names
+    return list(cell.run(lambda client: queued(client, cell.keys, pool="default")))
 
 
 def events(run: Run) -> list[tuple[str, str, dict[str, Any]]]:

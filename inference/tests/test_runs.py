@@ -100,6 +100,74 @@ def test_only_the_present_epoch_can_be_claimed(accept: Accept, now: datetime, ep
     assert not Attempt.objects.exists()
 
 
+def retry(run: Run, *, epoch: int = 1, now: datetime, **changes: Any) -> Run | None:
+    given: dict[str, Any] = {
+        "pool": run.pool, "model": "m2", "admission_id": uuid4(), "prompt_ids": [7, 8], "max_output_tokens": 50,
+        "context": {"trimmed": True}, "replaced_text": "xx",
+    }  # fmt: skip
+    with transaction.atomic():
+        return runs.retry(run_id=run.id, epoch=epoch, now=now, **given | changes)
+
+
+@pytest.mark.parametrize("status", [Status.CANCELLED, Status.FAILED, Status.INTERRUPTED])
+def test_a_run_that_did_not_end_as_it_should_can_be_queued_anew(accept: Accept, now: datetime, status: str) -> None:
+    run = accept()
+    claim(run, now=now)
+    settled = settle(run, ending(Status(status), tokens=2), now=now)
+    assert settled is not None
+    admission_id, later = uuid4(), now + timedelta(minutes=1)
+    retried = retry(run, admission_id=admission_id, now=later)
+    assert retried is not None
+    assert (retried.status, retried.epoch, retried.base_epoch) == (Status.QUEUED, 2, 2)
+    assert (retried.admission_id, retried.retried_at, retried.message_id) == (admission_id, later, settled.message_id)
+    assert token_ids.unpack(retried.prompt_ids) == [7, 8]
+    assert (retried.prompt_tokens, retried.max_output_tokens, retried.reserved_tokens) == (2, 50, 52)
+    assert (retried.model, retried.context) == ("m2", {"trimmed": True})
+    assert Attempt.objects.get().text == "xx"
+    assert claim(run, epoch=2, now=later) is not None
+
+
+@pytest.mark.parametrize("epoch", [0, 2])
+def test_a_run_is_queued_anew_only_from_the_epoch_it_is_at(accept: Accept, now: datetime, epoch: int) -> None:
+    run = accept()
+    assert runs.expire_queued(run_id=run.id, now=run.deadline_at) is not None
+    assert retry(run, epoch=epoch, now=now) is None
+    assert Run.objects.get(id=run.id).status == Status.FAILED
+
+
+def test_neither_a_finished_run_nor_one_under_way_is_queued_anew(accept: Accept, now: datetime) -> None:
+    run = accept()
+    assert retry(run, now=now) is None
+    claim(run, now=now)
+    assert retry(run, now=now) is None
+    settle(run, ending(), now=now)
+    assert retry(run, now=now) is None
+    fresh = Run.objects.get(id=run.id)
+    assert (fresh.status, fresh.epoch, Attempt.objects.get().text) == (Status.DONE, 1, "")
+
+
+def test_a_run_is_not_queued_anew_beside_another_one_of_its_chat(accept: Accept, now: datetime) -> None:
+    first = accept()
+    runs.cancel_queued(run_id=first.id, now=now)
+    second = accept(chat_id=first.chat_id)
+    with pytest.raises(ChatBusy) as refusal:
+        retry(first, now=now)
+    assert refusal.value.run_id == second.id
+    assert Run.objects.get(id=first.id).status == Status.CANCELLED
+
+
+def test_a_retried_run_keeps_its_message_and_takes_a_row_of_its_own(accept: Accept, now: datetime) -> None:
+    run = accept()
+    claim(run, now=now)
+    with heard() as told:
+        settle(run, ending(Status.FAILED, tokens=2), now=now)
+        retry(run, now=now)
+        claim(run, epoch=2, now=now)
+        settle(run, ending(tokens=6), epoch=2, now=now)
+    assert told[0].message_id == told[1].message_id
+    assert ledger(run) == [(1, "failed", 3, 0, 2, 0), (2, "completed", 2, 0, 6, 0)]
+
+
 def test_a_claimed_run_cannot_be_claimed_again(accept: Accept, now: datetime) -> None:
     run = accept()
     claim(run, worker="first", now=now)
@@ -134,7 +202,7 @@ def test_a_settled_run_is_terminal_charged_and_told_of(accept: Accept, now: date
     run = accept()
     claim(run, now=now)
     later = now + timedelta(seconds=3)
-    end = ending(tokens=5, cached_tokens=2, finish_reason="stop", first_token_at=now)
+    end = ending(tokens=5, ids=[4, 5], cached_tokens=2, finish_reason="stop", first_token_at=now)
     with heard() as told:
         settled = settle(run, end, now=later)
     assert settled is not None
@@ -148,9 +216,13 @@ def test_a_settled_run_is_terminal_charged_and_told_of(accept: Accept, now: date
             owner_id=run.owner_id,
             chat_id=run.chat_id,
             status="done",
+            error_code="",
             text="xxxxx",
             output_tokens=5,
+            token_ids=token_ids.pack([4, 5]),
+            model=run.model,
             message_id=run.message_id,
+            degraded=False,
             finished_at=later,
         )
     ]
@@ -360,3 +432,11 @@ class TestRaces:
         assert len(accepted) == 1
         refusals = [result for result in results if isinstance(result, ChatBusy)]
         assert [refusal.run_id for refusal in refusals] == [accepted[0].id] * 5
+
+
+def test_a_run_is_given_up_neither_before_its_deadline_nor_once_a_worker_has_it(accept: Accept, now: datetime) -> None:
+    run = accept()
+    assert runs.expire_queued(run_id=run.id, now=run.deadline_at - timedelta(seconds=1)) is None
+    assert claim(run, now=now) is not None
+    assert runs.expire_queued(run_id=run.id, now=run.deadline_at) is None
+    assert Run.objects.get(id=run.id).status == Status.STREAMING

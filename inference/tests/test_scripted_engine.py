@@ -285,6 +285,52 @@ async def test_closing_the_iterator_drops_the_sequence() -> None:
     await bench.time.run(story())
 
 
+async def test_an_engine_that_prefills_or_decodes_tells_of_its_steps() -> None:
+    bench = Bench()
+
+    async def story() -> tuple[int, int, int]:
+        reading = asyncio.create_task(bench.read(request(content="[[prefill_ms=10000 tps=1 tokens=5]]")))
+        counts = []
+        for _ in range(3):
+            counts.append(bench.engine.stats().steps)
+            await bench.time.sleep(5)
+        await reading
+        return counts[0], counts[1], counts[2]
+
+    before, prefilling, decoding = await bench.time.run(story())
+    assert before < prefilling < decoding
+
+
+async def test_a_stalled_engine_makes_no_step_for_anybody_and_answers_no_abort() -> None:
+    bench = Bench()
+    hung = request("hung", "[[stall_after=5 tps=10]]")
+    others = asyncio.create_task(bench.read(request("other", "[[tps=10 tokens=100]]")))
+    reading = asyncio.create_task(bench.read(hung))
+    await bench.time.run(bench.time.sleep(3))
+    steps = bench.engine.stats().steps
+    await bench.time.run(bench.time.sleep(30))
+    assert bench.engine.stats().steps == steps
+    assert len(bench.arrivals["hung"]) == 5
+    assert len(bench.arrivals["other"]) < 20
+    aborting = asyncio.create_task(bench.engine.abort("hung"))
+    await bench.time.run(bench.time.sleep(1))
+    assert not aborting.done()
+    bench.engine.die()
+    for reader in (others, reading):
+        with pytest.raises(EngineDead):
+            await reader
+    await aborting
+
+
+async def test_an_answer_goes_on_where_another_engine_stalled() -> None:
+    content = "[[stall_after=5 tokens=20]]"
+    whole = Bench().engine.answer_ids(prompt(content))
+    for published in (3, 5):
+        bench = Bench()
+        rest = await bench.time.run(bench.read(request(prompt_ids=[*prompt(content), *whole[:published]])))
+        assert ids(rest) == list(whole[published:])
+
+
 async def test_a_slow_reader_does_not_slow_the_engine() -> None:
     bench = Bench()
 

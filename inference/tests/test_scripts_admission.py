@@ -1,101 +1,14 @@
 """The scripts of admission (admit, load, settle, release), against a real server."""
 
-from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 
-from inference.cell import admission, workers
-from inference.cell.admission import (
-    AccountAbsent,
-    AccountStale,
-    Admitted,
-    LiveReservation,
-    NoWorker,
-    Refused,
-    Verdict,
-)
+from inference.cell import admission
+from inference.cell.admission import AccountAbsent, AccountStale, Admitted, LiveReservation, NoWorker, Refused
 from inference.cell.link import Cell
-from inference.cell.workers import WORKER_TTL_MS, Report
-from inference.tests.support import everything, look
-
-NOW = 1_750_000_000_000
-REPORT = Report(engine="scripted", model="m", slots=4, running=0, waiting=0, kv_usage=0.0, output_tokens=0)
-
-
-class Desk:
-    """One user's admissions in the pool "p", where a worker lives."""
-
-    def __init__(self, cell: Cell) -> None:
-        self.cell = cell
-        self.user = uuid4()
-        self.beat()
-
-    def beat(self, *, at: int = NOW) -> None:
-        self.cell.call(workers.heartbeat(self.cell.keys, pool="p", boot_id="w", report=REPORT, held=(), now_ms=at))
-
-    def open_account(self, *, generation: int = 1, used: int = 0, live: list[LiveReservation] | None = None) -> int:
-        call = admission.load(
-            self.cell.keys, user_id=self.user, generation=generation, used=used, live=live or [], now_ms=NOW
-        )
-        loaded: int = self.cell.call(call)
-        return loaded
-
-    def admit(
-        self,
-        turn: str,
-        *,
-        base_epoch: int = 1,
-        admission_id: UUID | None = None,
-        min_generation: int = 0,
-        concurrent_runs: int = 2,
-        now_ms: int = NOW,
-    ) -> Verdict:
-        call = admission.admit(
-            self.cell.keys,
-            user_id=self.user,
-            pool="p",
-            turn=turn,
-            base_epoch=base_epoch,
-            admission_id=admission_id or uuid4(),
-            min_generation=min_generation,
-            tokens=100,
-            concurrent_runs=concurrent_runs,
-            now_ms=now_ms,
-        )
-        return admission.read_verdict(self.cell.call(call))
-
-    def admitted(self, turn: str, **more: Any) -> UUID:
-        verdict = self.admit(turn, **more)
-        assert isinstance(verdict, Admitted), verdict
-        return verdict.admission_id
-
-    def settle(self, admission_id: UUID, *, tokens: int) -> int:
-        call = admission.settle(self.cell.keys, user_id=self.user, admission_id=admission_id, tokens=tokens)
-        settled: int = self.cell.call(call)
-        return settled
-
-    def release(self, admission_id: UUID) -> int:
-        call = admission.release(self.cell.keys, user_id=self.user, admission_id=admission_id)
-        released: int = self.cell.call(call)
-        return released
-
-    @property
-    def held(self) -> dict[str, str]:
-        rows: dict[str, str] = look(self.cell, lambda client: client.hgetall(self.cell.keys.reservations(self.user)))
-        return rows
-
-    @property
-    def account(self) -> dict[str, str]:
-        row: dict[str, str] = look(self.cell, lambda client: client.hgetall(self.cell.keys.account(self.user)))
-        return row
-
-    @property
-    def is_holder(self) -> bool:
-        return bool(look(self.cell, lambda client: client.sismember(self.cell.keys.holders(), str(self.user))))
-
-    def everything(self) -> dict[bytes, Any]:
-        return everything(self.cell)
+from inference.cell.workers import WORKER_TTL_MS
+from inference.tests.desk import NOW, Desk
 
 
 @pytest.fixture
@@ -107,7 +20,7 @@ def test_an_admission_holds_unconfirmed_tokens_and_names_its_generation(desk: De
     desk.open_account(generation=7)
     wanted = uuid4()
     verdict = desk.admit("t1", admission_id=wanted)
-    assert verdict == Admitted(admission_id=wanted, generation=7)
+    assert verdict == Admitted(admission_id=wanted, generation=7, tokens=100)
     assert desk.held == {str(wanted): f"t1|1|100|0|{NOW}"}
     assert desk.is_holder
 
@@ -157,7 +70,7 @@ def test_at_the_concurrency_limit_nothing_more_is_held(desk: Desk) -> None:
     desk.admitted("t1")
     desk.admitted("t2")
     before = desk.everything()
-    assert desk.admit("t3") == Refused(limit="concurrent_runs", maximum=2)
+    assert desk.admit("t3") == Refused(limit="concurrent_runs", maximum=2, remaining=0, wait_ms=None)
     assert desk.everything() == before
 
 
@@ -244,7 +157,7 @@ def test_a_load_replaces_what_an_older_generation_held(desk: Desk) -> None:
     desk.admitted("gone")
     live = LiveReservation(admission_id=uuid4(), turn="kept", base_epoch=3, tokens=70)
     assert desk.open_account(generation=2, used=50, live=[live]) == 1
-    assert desk.account == {"gen": "2", "used": "50"}
+    assert (desk.account["gen"], desk.account["used"]) == ("2", "50")
     assert desk.held == {str(live.admission_id): f"kept|3|70|1|{NOW}"}
     assert desk.is_holder
     assert desk.admitted("kept", base_epoch=3) == live.admission_id

@@ -1,6 +1,7 @@
 """The scripts of event streams (open, append, seal, close), against a real server."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -11,6 +12,7 @@ from inference.cell import queue, stream
 from inference.cell.link import Cell
 from inference.cell.stream import SETTLED_TTL_MS, STREAM_TTL_MS, TERMINAL_SEQ, Cursor, Entry
 from inference.tests.support import everything, look
+from inference.tests.yard import waiting
 
 END = TERMINAL_SEQ
 
@@ -27,18 +29,22 @@ class River:
         self.cell.call(
             queue.enqueue(
                 self.keys,
-                user_id=uuid4(),
                 pool="p",
-                run_id=self.run,
-                epoch=epoch,
-                base_epoch=base_epoch,
-                admission_id=uuid4(),
+                policy=None,
+                waiting=waiting(self.run, epoch=epoch, base_epoch=base_epoch),
                 now_ms=0,
             )
         )
 
     def open(
-        self, epoch: int = 1, *, base_epoch: int = 1, seq: int = 1, ids: list[int] | None = None, text: str = ""
+        self,
+        epoch: int = 1,
+        *,
+        base_epoch: int = 1,
+        seq: int = 1,
+        ids: list[int] | None = None,
+        text: str = "",
+        first_ms: int | None = None,
     ) -> Any:
         call = stream.open_epoch(
             self.keys,
@@ -49,12 +55,22 @@ class River:
             started={"epoch": epoch, "pool": "p"},
             ids_so_far=ids or [],
             text_so_far=text,
+            first_ms=first_ms,
         )
         return self.cell.call(call)
 
-    def append(self, seq: int, text: str, ids: list[int] | None = None, *, epoch: int = 1) -> Any:
+    def append(
+        self, seq: int, text: str, ids: list[int] | None = None, *, epoch: int = 1, now_ms: int | None = None
+    ) -> Any:
         call = stream.append(
-            self.keys, run_id=self.run, epoch=epoch, seq=seq, kind="delta", data={"text": text}, ids=ids or []
+            self.keys,
+            run_id=self.run,
+            epoch=epoch,
+            seq=seq,
+            kind="delta",
+            data={"text": text},
+            ids=ids or [],
+            now_ms=now_ms,
         )
         return self.cell.call(call)
 
@@ -97,6 +113,9 @@ class River:
         names = (self.keys.stream(self.run), self.keys.stream_state(self.run))
         found: list[int] = look(self.cell, lambda client: [client.pttl(name) for name in names])
         return found
+
+    def is_left_open(self) -> bool:
+        return self.run in look(self.cell, lambda client: stream.left_open(client, self.keys))
 
 
 @pytest.fixture
@@ -228,7 +247,7 @@ def test_a_continued_epoch_is_continued_in_turn(river: River) -> None:
     river.seal()
     river.open(2, ids=[1], text="a")
     river.append(2, "b", [2], epoch=2)
-    assert river.seal(2) == ["ok", "1,2", "ab"]
+    assert river.seal(2) == ["ok", "1,2", "ab", ""]
     assert river.open(3, ids=[1, 2], text="ab") == ["ok", 1, 1]
 
 
@@ -237,7 +256,7 @@ def test_after_a_fresh_beginning_only_what_follows_counts(river: River) -> None:
     river.append(2, "old", [9])
     river.open(2)
     river.append(2, "new", [1], epoch=2)
-    assert river.seal(2) == ["ok", "1", "new"]
+    assert river.seal(2) == ["ok", "1", "new", ""]
 
 
 def test_entries_before_the_present_admission_do_not_count(river: River) -> None:
@@ -246,7 +265,7 @@ def test_entries_before_the_present_admission_do_not_count(river: River) -> None
     river.close("old", kind="cancelled")
     assert river.open(2, base_epoch=2) == ["ok", 1, 0]
     river.append(2, "new", [1], epoch=2)
-    assert river.seal(2, base_epoch=2) == ["ok", "1", "new"]
+    assert river.seal(2, base_epoch=2) == ["ok", "1", "new", ""]
 
 
 def test_a_closed_stream_is_never_continued(river: River) -> None:
@@ -261,14 +280,14 @@ def test_sealing_returns_what_was_published_and_fences_the_epoch(river: River) -
     river.open()
     river.append(2, "Hé", [7, 8])
     river.append(3, '\n"!', [9])
-    assert river.seal() == ["ok", "7,8,9", 'Hé\n"!']
+    assert river.seal() == ["ok", "7,8,9", 'Hé\n"!', ""]
     assert river.state["mode"] == "sealed"
 
 
 def test_sealing_twice_says_the_same(river: River) -> None:
     river.open()
     river.append(2, "a", [1])
-    assert river.seal() == river.seal() == ["ok", "1", "a"]
+    assert river.seal() == river.seal() == ["ok", "1", "a", ""]
 
 
 def test_sealing_a_lost_stream_fences_the_epoch_all_the_same(river: River) -> None:
@@ -356,7 +375,7 @@ def test_closing_an_older_stream_ends_the_epoch_that_never_opened(river: River) 
 def test_any_text_comes_back_as_it_was_published(river: River, text: str) -> None:
     river.open()
     river.append(2, text, [1])
-    assert river.seal() == ["ok", "1", text]
+    assert river.seal() == ["ok", "1", text, ""]
     assert "\n" not in river.entries[-1].data
     river.open(2, ids=[], text=text)
     river.close(text, 2)
@@ -405,3 +424,53 @@ def test_runs_do_not_share_streams(river: River, cell: Cell) -> None:
     other.open()
     assert isinstance(other.run, UUID)
     assert [entry.type for entry in other.entries] == ["started"]
+
+
+def test_a_stream_counts_as_left_open_until_its_terminal_event(river: River) -> None:
+    river.enqueue()
+    assert river.is_left_open()
+    river.open()
+    river.close("")
+    assert not river.is_left_open()
+    # A retry.
+    river.enqueue(epoch=2, base_epoch=2)
+    assert river.is_left_open()
+
+
+@pytest.mark.parametrize("begin", [River.open, River.seal])
+def test_a_stream_that_redis_lost_and_somebody_makes_anew_counts_as_left_open(
+    river: River, begin: Callable[[River], Any]
+) -> None:
+    begin(river)
+    assert river.is_left_open()
+
+
+def test_a_seal_tells_when_the_first_text_was_shown_whichever_epoch_showed_it(river: River) -> None:
+    river.open()
+    river.append(2, "a", [1], now_ms=1000)
+    river.append(3, "b", [2], now_ms=2000)
+    river.seal()
+    river.open(2, ids=[1, 2], text="ab")
+    river.append(2, "c", [3], epoch=2, now_ms=3000)
+    sealed = stream.read_seal(river.seal(2))
+    assert sealed == stream.Sealed(ids=[1, 2, 3], text="abc", first_ms=1000)
+
+
+def test_an_owner_that_opens_anew_tells_when_its_first_text_was_shown(river: River) -> None:
+    river.open(seq=5, ids=[1], text="a", first_ms=1000)
+    river.append(7, "b", [2], now_ms=3000)
+    sealed = stream.read_seal(river.seal())
+    assert sealed is not None
+    assert sealed.first_ms == 1000
+
+
+def test_a_retry_forgets_when_the_first_text_was_shown(river: River) -> None:
+    river.open()
+    river.append(2, "a", [1], now_ms=1000)
+    river.close("a")
+    river.enqueue(epoch=2, base_epoch=2)
+    river.open(2, base_epoch=2)
+    river.append(2, "b", [2], epoch=2, now_ms=5000)
+    sealed = stream.read_seal(river.seal(2, base_epoch=2))
+    assert sealed is not None
+    assert sealed.first_ms == 5000

@@ -12,14 +12,18 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from django.contrib.auth import get_user_model
 from django.db import OperationalError, close_old_connections, connection, connections
 
-from inference import publishing, runs, serving, store, token_ids, worker_hooks
-from inference.cell import stream
-from inference.models import ModelPool, Run
+from billing.models import UsageEntry
+from inference import publishing, reaper, runs, serving, store, takeover, tickets, token_ids, worker_hooks
+from inference.cell import stream, workers
+from inference.cell.workers import NO_BOUND, Report
+from inference.models import Attempt, ModelPool, Run
 from inference.serving import Server
-from inference.testing import CHATML, tiny_tokenizer
-from inference.tests.support import look
+from inference.testing import CHATML, queued, tiny_tokenizer
+from inference.tests.support import ask as look_at
+from inference.tests.support import empty_account, look
 from inference.tokenization import ChatTurn
 from inference.worker import generation as generation_module
 from inference.worker import guard
@@ -28,7 +32,8 @@ from inference.worker.generation import Assignment, Outcome, Result
 from inference.worker.host import Host, Identity, Ports
 from inference.worker.scripted_answers import Script
 from inference.worker.scripted_engine import ScriptedEngine
-from tests.services import Valkey, wait_for
+from tests.services import Valkey
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -39,14 +44,25 @@ Status = Run.Status
 class Worker:
     """A worker process: its server, its host, and the threads in which tickets come."""
 
-    def __init__(self, *, pool: ModelPool, valkey: Valkey, slots: int) -> None:
+    def __init__(self, *, pool: ModelPool, valkey: Valkey, slots: int, stall_s: float = 20.0) -> None:
         self.deaths: list[str] = []
         self.engine = ScriptedEngine(tokenizer=TOKENIZER, script=Script(tps=10_000, prefill_ms=0, tokens=40))
         self.host = Host(
-            identity=Identity(pool=pool.slug, boot_id=f"boot-{uuid4()}", engine="scripted", model="m", slots=slots),
+            identity=Identity(
+                pool=pool.slug,
+                boot_id=tickets.boot_id(node=f"{uuid4()}@test"),
+                engine="scripted",
+                model="m",
+                slots=slots,
+                stall_s=stall_s,
+            ),
             start_engine=self._start,
             redis_url=lambda: valkey.url,
-            ports=Ports(verify_owner=serving._verify_owner, cancel_requests=serving._cancel_requests),
+            ports=Ports(
+                verify_owner=serving._verify_owner,
+                cancel_requests=serving._cancel_requests,
+                take_over_lapsed=lambda names: serving._take_over_lapsed(pool=pool.slug, names=names),
+            ),
             on_death=lambda: self.deaths.append("dead"),
         )
         self.host.start()
@@ -56,16 +72,16 @@ class Worker:
     async def _start(self) -> Engine:
         return self.engine
 
-    def ticket(self) -> threading.Thread:
+    def ticket(self, *, expected: bool = False) -> threading.Thread:
         """A ticket arrives; Celery gives it a thread."""
-        thread = threading.Thread(target=self._serve)
+        thread = threading.Thread(target=self._serve, args=(expected,))
         self.tickets.append(thread)
         thread.start()
         return thread
 
-    def _serve(self) -> None:
+    def _serve(self, expected: bool) -> None:
         try:
-            self.server.serve_waiting()
+            self.server.serve_waiting(expected=expected)
         finally:
             connections.close_all()
 
@@ -84,8 +100,8 @@ class Worker:
 def hire(valkey: Valkey, pool: ModelPool) -> Iterator[Callable[..., Worker]]:
     hired: list[Worker] = []
 
-    def hire_one(*, slots: int = 4) -> Worker:
-        hired.append(Worker(pool=pool, valkey=valkey, slots=slots))
+    def hire_one(*, slots: int = 4, stall_s: float = 20.0) -> Worker:
+        hired.append(Worker(pool=pool, valkey=valkey, slots=slots, stall_s=stall_s))
         return hired[-1]
 
     yield hire_one
@@ -103,8 +119,7 @@ def ask(accept: Callable[..., Run]) -> Callable[..., Run]:
     """An accepted and enqueued run that asks something."""
 
     def ask_one(question: str = "Hello", **changes: Any) -> Run:
-        ids = TOKENIZER.encode_chat([ChatTurn("user", question)])
-        given = {"prompt_ids": ids, "max_output_tokens": 1000, "now": datetime.now(UTC), **changes}
+        given = {"prompt_ids": ask_ids(question), "max_output_tokens": 1000, "now": datetime.now(UTC), **changes}
         run = accept(**given)
         assert publishing.enqueue(run)
         return run
@@ -113,6 +128,12 @@ def ask(accept: Callable[..., Run]) -> Callable[..., Run]:
 
 
 ENDLESS = "[[prefill_ms=3600000]]"
+
+
+def ask_ids(question: str) -> list[int]:
+    return TOKENIZER.encode_chat([ChatTurn("user", question)])
+
+
 Ask = Callable[..., Run]
 
 
@@ -129,7 +150,7 @@ def leases() -> list[str]:
 
 def waiting() -> int:
     cell = store.connector().cell()
-    return int(look(cell, lambda client: client.zcard(cell.keys.queue("default"))))
+    return len(cell.run(lambda client: queued(client, cell.keys, pool="default")))
 
 
 def events(run: Run) -> list[tuple[str, dict[str, Any]]]:
@@ -185,8 +206,8 @@ def test_a_ticket_that_comes_between_the_last_look_and_the_return_of_the_slot_is
     serve_one = worker.server._serve_one
     late: list[Run] = []
 
-    def look_then_knock() -> bool:
-        served = serve_one()
+    def look_then_knock(*, expected: bool) -> bool:
+        served = serve_one(expected=expected)
         if not served and not late:
             # The slot is still taken: this run's ticket finds none.
             late.append(ask())
@@ -334,44 +355,103 @@ def test_a_restart_of_redis_in_the_middle_of_an_answer_loses_nothing(valkey: Val
     assert events(run)[-1][1]["last"] is not None
 
 
-def test_a_leaving_worker_claims_nothing_more_and_finishes_what_it_has(worker: Worker, ask: Ask) -> None:
-    run = ask("[[tokens=20 prefill_ms=300]]")
-    ticket = worker.ticket()
-    wait_for(lambda: worker.engine.stats().running == 1, what="it runs")
+def attempts(run: Run) -> list[tuple[int, str]]:
+    return list(run.attempts.order_by("epoch").values_list("epoch", "outcome"))
+
+
+@pytest.mark.parametrize("how", ["leave", "stop"])
+def test_a_worker_that_goes_hands_its_answers_over_and_another_goes_on(
+    hire: Callable[..., Worker], ask: Ask, how: str
+) -> None:
+    leaving = hire()
+    run = ask("[[tokens=60 tps=60]]")
+    ticket = leaving.ticket()
+    wait_for(lambda: bool(text(run)), what="it shows something")
     late = ask()
-    worker.server.leave()
+    getattr(leaving.server, how)()
     ticket.join(timeout=30)
+    leaving.serve()
+    assert [status(run), status(late)] == ["queued", "queued"]
+    assert (attempts(run), leases()) == ([(1, "drained")], [])
+    shown = text(run)
+    hire().serve()
+    run.refresh_from_db()
+    assert (run.status, run.epoch, run.output_tokens, status(late)) == (Status.DONE, 2, 60, "done")
+    assert len(text(run)) > len(shown) > 0
+    assert text(run) == TOKENIZER.decode(leaving.engine.answer_ids(ask_ids("[[tokens=60 tps=60]]")))
+    [_, again] = [data for kind, data in events(run) if kind == "started"]
+    assert (again["epoch"], again["reason"], again["continues"]) == (2, "drained", True)
+    assert [row.reason for row in UsageEntry.objects.filter(run_id=run.id).order_by("epoch")] == ["lost", "completed"]
+
+
+def test_a_worker_that_goes_passes_tickets_on(valkey: Valkey, worker: Worker) -> None:
+    broker = "chatsite:celery:pool.default"
     worker.serve()
-    assert [status(run), status(late)] == ["done", "queued"]
+    worker.server.leave()
+    assert look_at(valkey, lambda client: client.llen(broker)) == 0
+    worker.serve()
+    assert look_at(valkey, lambda client: client.llen(broker)) == 1
 
 
-def test_a_worker_that_is_stopped_interrupts_what_runs_and_keeps_its_text(
-    worker: Worker, ask: Ask, monkeypatch: pytest.MonkeyPatch
+def test_the_first_token_of_an_answer_handed_over_is_the_first_workers(hire: Callable[..., Worker], ask: Ask) -> None:
+    leaving = hire()
+    run = ask("[[tokens=60 tps=60]]")
+    ticket = leaving.ticket()
+    wait_for(lambda: bool(text(run)), what="it shows something")
+    shown_at = datetime.now(UTC)
+    leaving.server.leave()
+    ticket.join(timeout=30)
+    hire().serve()
+    run.refresh_from_db()
+    assert run.first_token_at is not None
+    assert run.claimed_at <= run.first_token_at <= shown_at  # type: ignore[operator]
+
+
+def test_a_worker_that_goes_while_redis_is_away_leaves_its_answers_to_the_reaper(
+    valkey: Valkey, worker: Worker, ask: Ask
 ) -> None:
     run = ask("[[tokens=1000 tps=100]]")
     ticket = worker.ticket()
     wait_for(lambda: bool(text(run)), what="it shows something")
-    worker.server.stop()
+    valkey.kill()
+    worker.server.leave()
     ticket.join(timeout=30)
-    run.refresh_from_db()
-    assert (run.status, run.error_code) == (Status.INTERRUPTED, "worker_stopped")
-    assert run.output_tokens > 0
-    assert events(run)[-1][0] == "interrupted"
+    assert not ticket.is_alive()
+    assert status(run) == "streaming"
 
 
-def test_a_dead_engine_ends_its_answers_and_the_worker_claims_nothing_more(worker: Worker, ask: Ask) -> None:
-    run = ask("[[tokens=1000 tps=100]]")
+@pytest.mark.parametrize("trouble", ["dies", "hangs"])
+def test_a_lost_engines_answers_go_on_elsewhere_and_its_worker_claims_nothing_more(
+    hire: Callable[..., Worker], ask: Ask, trouble: str
+) -> None:
+    worker = hire(stall_s=0.6)
+    run = ask("[[tokens=60 tps=60 stall_after=20]]" if trouble == "hangs" else "[[tokens=60 tps=60]]")
     ticket = worker.ticket()
     wait_for(lambda: bool(text(run)), what="it shows something")
     late = ask()
-    worker.host._loop.call_soon_threadsafe(worker.engine.die)
+    if trouble == "dies":
+        worker.host._loop.call_soon_threadsafe(worker.engine.die)
     ticket.join(timeout=30)
-    run.refresh_from_db()
-    assert (run.status, run.error_code) == (Status.INTERRUPTED, "engine_dead")
-    assert run.output_tokens > 0
+    assert (status(run), attempts(run)) == ("queued", [(1, "lost")])
     worker.serve()
     assert status(late) == "queued"
     assert worker.deaths == ["dead"]
+    hire().serve()
+    run.refresh_from_db()
+    assert (run.status, run.epoch, run.output_tokens) == (Status.DONE, 2, 60)
+    [_, again] = [data for kind, data in events(run) if kind == "started"]
+    assert (again["reason"], again["continues"]) == ("worker_lost", True)
+
+
+def test_at_its_deadline_an_answer_breaks_off_with_its_text(pool: ModelPool, worker: Worker, ask: Ask) -> None:
+    ModelPool.objects.filter(id=pool.id).update(generation_s=1)
+    run = ask("[[tokens=1000 tps=100]]")
+    worker.serve()
+    run.refresh_from_db()
+    assert (run.status, run.error_code) == (Status.INTERRUPTED, "deadline")
+    assert 0 < run.output_tokens < 1000
+    assert events(run)[-1][0] == "interrupted"
+    assert (run.finished_at - run.claimed_at).total_seconds() < 5  # type: ignore[operator]
 
 
 def test_no_database_connection_is_held_while_an_answer_is_generated(pool: ModelPool, valkey: Valkey, ask: Ask) -> None:
@@ -382,6 +462,8 @@ def test_no_database_connection_is_held_while_an_answer_is_generated(pool: Model
 
         identity = Identity(pool="default", boot_id="boot", engine="scripted", model="m", slots=1)
         takes_runs = True
+        room_tokens = NO_BOUND
+        computed_tokens = 0
         holding = staticmethod(lambda name: contextlib.nullcontext())
 
         def run(self, assignment: Assignment) -> Outcome:
@@ -402,7 +484,7 @@ def test_an_assignment_says_why_its_epoch_began(
     run = accept(prompt_ids=[1, 2])
     run.epoch, run.base_epoch = epoch, base
     run.carry_ids, run.carry_text = token_ids.pack([7]), "x"
-    assignment = serving.assignment_of(run, incarnation="i")
+    assignment = serving.assignment_of(run, incarnation="i", now=run.created_at)
     assert assignment.started.get("reason") == reason
     assert (list(assignment.prompt_ids), list(assignment.carry_ids), assignment.carry_text) == ([1, 2], [7], "x")
     assert assignment.cache_salt == str(run.owner_id)
@@ -424,14 +506,14 @@ def test_a_booted_process_serves_its_pool_until_it_is_shut_down(
     run = ask("[[tps=10000 prefill_ms=0]]")
     with pytest.raises(RuntimeError, match="no engine"):
         serving.serve_waiting(pool="default")
-    serving.leave()
+    assert not serving.leave()
     serving.shutdown()
-    serving.boot(pool_slug="default", concurrency=2)
+    serving.boot(pool_slug="default", concurrency=2, node="w@test")
     try:
         serving.serve_waiting(pool="default")
         assert status(run) == "done"
         late = ask()
-        serving.leave()
+        assert serving.leave()
         serving.serve_waiting(pool="default")
         assert status(late) == "queued"
     finally:
@@ -449,6 +531,7 @@ class Instance:
     """What Celery hands to its signal: a worker that consumes some queues."""
 
     concurrency = 4
+    hostname = "worker@here"
 
     def __init__(self, *queues: str) -> None:
         self.app = self
@@ -486,6 +569,150 @@ def test_a_process_that_is_told_to_stop_leaves_at_once(monkeypatch: pytest.Monke
     assert left == ["left"]
 
 
-def test_release_is_bounded_where_an_engine_hangs() -> None:
-    """The supervisor kills a worker 20 s after it told it to stop."""
-    assert serving.LEAVING_PATIENCE_S + generation_module.LEAVING_BOUND_S < 20
+def test_a_process_with_an_engine_is_gone_in_time_whatever_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    bounds: list[float] = []
+    monkeypatch.setattr(guard, "end_within", lambda *, seconds: bounds.append(seconds))
+    monkeypatch.setattr(serving, "leave", lambda: False)
+    worker_hooks.leave()
+    assert bounds == []
+    monkeypatch.setattr(serving, "leave", lambda: True)
+    worker_hooks.leave()
+    [bound] = bounds
+    assert bound < 5
+
+
+def test_the_bound_of_a_worker_that_goes_leaves_time_to_flush() -> None:
+    assert generation_module.DROP_BOUND_S + generation_module.LEAVING_BOUND_S < worker_hooks.LEAVING_BOUND_S
+
+
+# Several workers, and what they do not get at once.
+
+
+@pytest.fixture
+def post(hire: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch) -> "Post":
+    return Post(hire, monkeypatch)
+
+
+class Post:
+    """Brings tickets to the workers in this process, one for any of them to all, which does no harm."""
+
+    def __init__(self, hire: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch) -> None:
+        self._hire = hire
+        self.workers: list[Worker] = []
+        # The boot ids that tickets were for, '' = any worker.
+        self.sent: list[str] = []
+        monkeypatch.setattr(tickets, "send", self._send)
+
+    def hire(self, **more: Any) -> Worker:
+        self.workers.append(self._hire(**more))
+        return self.workers[-1]
+
+    def _send(self, *, pool: str, boot_id: str = "", expected: bool = False) -> bool:
+        self.sent.append(boot_id)
+        for worker in self.workers:
+            # One that goes passes its tickets on, to others.
+            if boot_id == worker.host.identity.boot_id or (not boot_id and worker.host.takes_runs):
+                worker.ticket(expected=expected)
+        return True
+
+
+LONG = "[[tokens=1000 tps=40]]"
+
+
+def sent(accept: Callable[..., Run], question: str, **changes: Any) -> Run:
+    """An accepted run, queued as a send does: a worker with room is told."""
+    run = accept(**{"prompt_ids": ask_ids(question), "max_output_tokens": 1000, "now": datetime.now(UTC), **changes})
+    takeover.queue_up(run)
+    return run
+
+
+def owner(run: Run) -> str:
+    close_old_connections()
+    return str(Attempt.objects.values_list("worker", flat=True).get(run_id=run.id))
+
+
+def is_over(*asked: Run) -> bool:
+    close_old_connections()
+    return not Run.objects.filter(id__in=[run.id for run in asked], status__in=Run.ACTIVE).exists()
+
+
+def cancel(*asked: Run) -> None:
+    for run in asked:
+        runs.request_cancel(run_id=run.id, now=datetime.now(UTC))
+
+
+def test_a_turn_goes_to_the_worker_that_has_its_chat_in_memory(post: Post, accept: Callable[..., Run]) -> None:
+    first, second = post.hire(), post.hire()
+    wait_for(lambda: len(alive()) == 2, what="both are there")
+    chat = uuid4()
+    turns = []
+    for number in range(4):
+        turns.append(sent(accept, "x" * 400, chat_id=chat, turn=f"t{number}"))
+        wait_for(lambda: is_over(*turns) and not leases(), what="it is answered")
+    assert {owner(run) for run in turns} in [{one.host.identity.boot_id} for one in (first, second)]
+
+
+def test_what_was_kept_for_a_worker_that_does_not_come_is_taken_by_the_slots_of_another_together(
+    post: Post, accept: Callable[..., Run]
+) -> None:
+    home = post.hire()
+    wait_for(lambda: len(alive()) == 1, what="it is there")
+    people = [get_user_model().objects.create_user(email=f"{name}@example.org") for name in "abc"]
+    chats = [{"chat_id": uuid4(), "owner_id": person.pk} for person in people]
+    before = [sent(accept, "x" * 400, turn=f"first {n}", **chat) for n, chat in enumerate(chats)]
+    wait_for(lambda: is_over(*before) and not leases(), what="they are answered")
+    other = post.hire()
+    wait_for(lambda: len(alive()) == 2, what="another comes")
+    post.workers.remove(home)
+    again = [sent(accept, "x" * 400 + LONG, turn=f"second {n}", **chat) for n, chat in enumerate(chats)]
+    other.ticket()
+    wait_for(lambda: all(status(run) == "streaming" for run in again), what="the other has taken all of them")
+    assert {owner(run) for run in again} == {other.host.identity.boot_id}
+    cancel(*again)
+    wait_for(lambda: is_over(*again), what="they end")
+
+
+def test_a_ticket_to_a_dead_worker_costs_a_pass_of_the_reaper(post: Post, accept: Callable[..., Run]) -> None:
+    worker = post.hire()
+    wait_for(lambda: len(alive()) == 1, what="it is there")
+    post.workers.clear()
+    run = sent(accept, "Hello")
+    assert (post.sent, status(run)) == ([worker.host.identity.boot_id], "queued")
+    wait_for(lambda: "woke" in reaper.reap(now=datetime.now(UTC)), what="the reaper sends another", seconds=10)
+    assert post.sent[-1] == "", "any worker may take it"
+    worker.serve()
+    assert status(run) == "done"
+
+
+def test_a_look_ahead_that_is_due_sooner_counts() -> None:
+    knocks: list[str] = []
+    later = serving._Later(lambda: knocks.append("knock"))
+    later.one_taken()
+    assert knocks == [], "nothing was kept"
+    later.look(after_s=3600)
+    later.look(after_s=0.01)
+    later.look(after_s=7200)
+    wait_for(lambda: knocks == ["knock"], what="it knocks")
+    later.one_taken()
+    assert knocks == ["knock", "knock"], "the next may be to be had as well"
+    later.none_waits()
+    later.one_taken()
+    assert len(knocks) == 2
+
+
+def test_a_finished_run_is_charged_and_its_worker_is_the_chats_home(worker: Worker, ask: Ask) -> None:
+    run = ask()
+    cell = store.connector().cell()
+    cell.call(empty_account(cell.keys, user_id=run.owner_id))
+    worker.serve()
+    run.refresh_from_db()
+    home = look(cell, lambda client: client.get(cell.keys.home(run.chat_id))).split("|")
+    assert home[:2] == [worker.host.identity.boot_id, str(run.prompt_tokens + run.output_tokens)]
+    account = look(cell, lambda client: client.hgetall(cell.keys.account(run.owner_id)))
+    assert float(account["out:default"]) == run.output_tokens
+    assert leases() == []
+
+
+def alive() -> list[Report]:
+    cell = store.connector().cell()
+    return cell.run(lambda client: workers.alive(client, cell.keys, pool="default", now_ms=store.now_ms()))

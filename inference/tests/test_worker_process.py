@@ -1,18 +1,22 @@
-"""A whole Celery worker in a process of its own: it ends by itself when it has no engine (any more)."""
+"""A whole Celery worker in a process of its own: the tickets it takes, and that it ends without an engine."""
 
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 
-from tests.services import Valkey, wait_for
+from inference import tickets
+from tests.services import Valkey
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
-# The engine either does not start, or dies some time later.
+NODE = "one@here"
+# The engine does not start, or dies some time later, or there is no trouble.
 WORKER = """
 import asyncio, os
 import django
@@ -27,12 +31,14 @@ def starter(**_):
         if os.environ["TROUBLE"] == "does not start":
             raise FileNotFoundError("no such model")
         engine = ScriptedEngine(tokenizer=tiny_tokenizer())
-        asyncio.get_running_loop().call_later(1, engine.die)
+        if os.environ["TROUBLE"] == "dies":
+            asyncio.get_running_loop().call_later(1, engine.die)
         return engine
     return start
 
 engine_choice.starter = starter
-app.worker_main(["worker", "--pool=threads", "--without-gossip", "--without-mingle", "-c", "2", "-Q", "pool.default"])
+app.worker_main(["worker", "--pool=threads", "--without-gossip", "--without-mingle", "-c", "2", "-Q", "pool.default",
+                 "-n", "one@here"])
 """
 
 
@@ -87,3 +93,47 @@ def test_a_worker_whose_engine_does_not_start_ends(
     process = start_worker("does not start")
     wait_for(lambda: process.poll() is not None, what="it ended")
     assert _workers(valkey) == 0
+
+
+def _tickets(valkey: Valkey, node: str) -> int:
+    """How many tickets for this worker alone nobody has taken yet."""
+    with redis.Redis(port=valkey.port) as client:
+        return int(str(client.llen(f"chatsite:celery:{tickets.queue_of(pool='default', node=node)}")))
+
+
+def _boot(valkey: Valkey) -> str:
+    """The boot id of the one worker of the default pool that was heard of last."""
+    with redis.Redis(port=valkey.port, decode_responses=True) as client:
+        [key] = client.scan_iter("*:workers:default")
+        newest: Any = client.zrange(key, -1, -1)
+        return str(newest[0])
+
+
+def test_a_worker_takes_the_tickets_for_itself_and_so_does_its_successor(
+    valkey: Valkey, start_worker: Callable[[str], "subprocess.Popen[bytes]"]
+) -> None:
+    first = start_worker("none")
+    wait_for(lambda: _workers(valkey) == 1, what="it is alive")
+    boot = _boot(valkey)
+    assert boot.startswith(f"{NODE}/")
+    assert tickets.send(pool="default", boot_id=boot)
+    wait_for(lambda: _tickets(valkey, NODE) == 0, what="it is taken")
+    assert tickets.send(pool="default", boot_id="another@here/1")
+    assert _tickets(valkey, "another@here") == 1, "that is another's"
+
+    first.kill()
+    first.wait()
+    assert tickets.send(pool="default", boot_id=boot)
+    assert _tickets(valkey, NODE) == 1
+    start_worker("none")
+    wait_for(lambda: _tickets(valkey, NODE) == 0, what="its successor takes it")
+    wait_for(lambda: _boot(valkey) != boot, what="and says who it is")
+
+
+def test_a_worker_takes_tickets_of_its_pool_too(
+    valkey: Valkey, start_worker: Callable[[str], "subprocess.Popen[bytes]"]
+) -> None:
+    assert tickets.send(pool="default")
+    start_worker("none")
+    with redis.Redis(port=valkey.port) as client:
+        wait_for(lambda: client.llen("chatsite:celery:pool.default") == 0, what="it is taken")

@@ -62,11 +62,19 @@ class EngineDelta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
-    """The engine's own counters: sequences decoding or prefilling, sequences waiting, KV cache use (0–1)."""
+    """The engine's own counters: sequences decoding or prefilling, sequences waiting, KV cache use (0–1).
+
+    `kv_tokens` is for how many tokens the KV cache has room in all; 0 = the engine does not tell.
+
+    `steps` grows with every step that the engine finishes, of a prefill too: one that has work and stands still hangs.
+    """
 
     running: int = 0
     waiting: int = 0
     kv_usage: float = 0.0
+    # Not compared: engines at rest are alike, whatever they are and have done.
+    kv_tokens: int = field(default=0, compare=False)
+    steps: int = field(default=0, compare=False)
 
 
 class Engine(Protocol):

@@ -6,6 +6,7 @@ back; after that, everything of one interval goes out in one pipeline.
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from uuid import UUID
@@ -107,6 +108,7 @@ class Flusher:
             return
         current = self._ready()
         calls = []
+        now_ms = time.time_ns() // 1_000_000
         for publication in current:
             batch = publication.take()
             calls.append(
@@ -118,6 +120,7 @@ class Flusher:
                     kind="delta",
                     data={"text": batch.text},
                     ids=batch.ids,
+                    now_ms=now_ms,
                 )
             )
         try:
@@ -164,6 +167,7 @@ class Flusher:
                     ids_so_far=publication.settled_ids,
                     text_so_far=publication.text,
                     notices=publication.notices,
+                    first_ms=publication.first_published_ms,
                 )
             )
         except StoreUnavailable as error:

@@ -90,6 +90,11 @@ class Publication:
         return self.phase is Phase.OPEN and not self.has_pending and not self.in_flight
 
     @property
+    def first_published_ms(self) -> int | None:
+        at = self.first_published_at
+        return None if at is None else int(at.timestamp() * 1000)
+
+    @property
     def text(self) -> str:
         """The whole answer so far, carried text included, published or not."""
         return self._carry_text + "".join(self._sent_text) + "".join(self._pending_text)

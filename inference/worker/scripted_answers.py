@@ -2,7 +2,7 @@
 
 That message may steer its answer by directives:
 
-    [[tps=20 tokens=100 prefill_ms=50 fail_after=40 clock]]
+    [[tps=20 tokens=100 prefill_ms=50 fail_after=40 stall_after=30 clock]]
 """
 
 import re
@@ -21,7 +21,8 @@ _WORDS = ("alpha", "bravo", "café", "delta", "écho", "🙂", "golf", "hôtel",
 class Script:
     """How an answer comes: `tokens` at `tps` per second after a prefill of `prefill_ms` (None: by length).
 
-    `fail_after` counts tokens of the whole answer, those of earlier epochs included. With `clock` each
+    `fail_after` counts tokens of the whole answer, those of earlier epochs included. At the token `stall_after` of the
+    answer the whole engine hangs, as one whose GPU does; an epoch that continues one does not. With `clock` each
     token's text is `@<ns>;`, the monotonic time at which it was due; it stays one id, so counts hold, but
     decoding the ids does not give that text.
     """
@@ -30,6 +31,7 @@ class Script:
     tokens: int = 60
     prefill_ms: float | None = None
     fail_after: int | None = None
+    stall_after: int | None = None
     clock: bool = False
 
     def __post_init__(self) -> None:
@@ -41,6 +43,8 @@ class Script:
             raise ValueError(f"prefill_ms must be from 0 to 3600000, not {self.prefill_ms:g}")
         if self.fail_after is not None and self.fail_after < 0:
             raise ValueError(f"fail_after must not be negative, it is {self.fail_after}")
+        if self.stall_after is not None and self.stall_after < 1:
+            raise ValueError(f"stall_after must be at least 1, it is {self.stall_after}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +137,8 @@ def _read(message: str, default: Script) -> Script:
                 script = replace(script, tokens=int(value))
             case "fail_after", True:
                 script = replace(script, fail_after=int(value))
+            case "stall_after", True:
+                script = replace(script, stall_after=int(value))
             case _:
                 raise ValueError(f"unknown directive {word!r}")
     return script

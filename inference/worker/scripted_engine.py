@@ -23,6 +23,8 @@ from inference.worker.scripted_answers import Answer, Answers, Script
 
 _BLOCK_TOKENS = 32
 _NS = 1_000_000_000
+# The longest step of a prefill.
+_STEP_NS = _NS
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -70,6 +72,10 @@ class ScriptedEngine:
         self._waiting: dict[str, _Sequence] = {}
         self._prefixes = _PrefixCache(blocks=kv_tokens // _BLOCK_TOKENS)
         self._dead = False
+        self._steps = 0
+        # Cleared for good by a script's `stall_after`.
+        self._turns = asyncio.Event()
+        self._turns.set()
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[EngineDelta, None]:
         """Yield one delta per token."""
@@ -83,6 +89,7 @@ class ScriptedEngine:
             self._drop(sequence)
 
     async def abort(self, request_id: str) -> None:
+        await self._turns.wait()
         sequence = self._running.get(request_id) or self._waiting.get(request_id)
         if sequence is not None:
             self._drop(sequence)
@@ -94,6 +101,8 @@ class ScriptedEngine:
             running=len(self._running),
             waiting=len(self._waiting),
             kv_usage=min(1.0, held / self._kv_tokens),
+            kv_tokens=self._kv_tokens,
+            steps=self._steps,
         )
 
     @property
@@ -106,6 +115,7 @@ class ScriptedEngine:
     def die(self) -> None:
         """Break as a crashed engine does: every open stream and every later request raises EngineDead."""
         self._dead = True
+        self._turns.set()
         for sequence in [*self._running.values(), *self._waiting.values()]:
             self._drop(sequence)
             sequence.output.put_nowait(EngineDead("the scripted engine is stopped"))
@@ -162,7 +172,7 @@ class ScriptedEngine:
         end = min(len(answer.ids), answer.done + request.max_output_tokens)
         reason = None
         while reason is None:
-            await self._sleep(max(0, due - self._clock()) / _NS)
+            await self._until(due)
             if script.fail_after is not None and sequence.position >= script.fail_after:
                 self._leave(sequence)
                 failure = f"scripted failure after {script.fail_after} tokens"
@@ -171,6 +181,7 @@ class ScriptedEngine:
             ids = answer.ids[sequence.position : sequence.position + 1]
             text = "".join(f"@{due};" if script.clock else decode(token) for token in ids)
             sequence.position += len(ids)
+            self._steps += 1
             if sequence.position >= end:
                 reason = "stop" if end == len(answer.ids) else "length"
                 written = answer.ids[answer.done : end]
@@ -179,11 +190,23 @@ class ScriptedEngine:
             sequence.output.put_nowait(
                 EngineDelta(text=text, token_ids=ids, finish_reason=reason, cached_tokens=sequence.cached_tokens)
             )
+            if sequence.position == script.stall_after and not answer.done:
+                self._turns.clear()
             # From due time to due time, so that the rate is exact; but a process that was stopped goes on at
             # its pace instead of catching up in a burst.
             now = self._clock()
             due = (due if now - due < interval else now) + interval
         sequence.output.put_nowait(None)
+
+    async def _until(self, due: int) -> None:
+        """Wait in steps, as an engine prefills; for ever when it hangs."""
+        while True:
+            left = max(0, due - self._clock())
+            await self._sleep(min(left, _STEP_NS) / _NS)
+            await self._turns.wait()
+            if left <= _STEP_NS:
+                return
+            self._steps += 1
 
     def _prefill_ns(self, sequence: _Sequence) -> int:
         if sequence.answer.script.prefill_ms is not None:

@@ -5,6 +5,7 @@ import gc
 import os
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -85,7 +86,8 @@ class VllmEngine:
             await asyncio.gather(answer, return_exceptions=True)
 
     def stats(self) -> EngineStats:
-        return self._counters.total()
+        stats = self._counters.total()
+        return stats if self._llm is None else replace(stats, kv_tokens=_kv_tokens(self._llm))
 
     @property
     def alive(self) -> bool:
@@ -116,17 +118,33 @@ def _end_streams(llm: "AsyncLLM") -> None:
     llm.output_processor.propagate_error(EngineDeadError())
 
 
+def _kv_tokens(llm: "AsyncLLM") -> int:
+    """For how many tokens the KV cache has room; 0 where vLLM has not said."""
+    cache = llm.vllm_config.cache_config
+    return (cache.num_gpu_blocks or 0) * (cache.block_size or 0)
+
+
 class _Counters:
     """What each engine core last reported; a pool with data parallelism has several."""
 
     def __init__(self) -> None:
         self._latest: dict[int, EngineStats] = {}
+        self._stepped: set[int] = set()
+        self._steps = 0
 
     def clear(self) -> None:
         self._latest.clear()
+        self._stepped.clear()
 
     def set(self, index: int, stats: EngineStats) -> None:
+        """A core has finished a step. The engine's step is over when each core that has work has finished one: the
+        others must not hide one that hangs.
+        """
         self._latest[index] = stats
+        self._stepped.add(index)
+        if self._stepped >= {core for core, latest in self._latest.items() if latest.running or latest.waiting}:
+            self._steps += 1
+            self._stepped.clear()
 
     def total(self) -> EngineStats:
         all_stats = self._latest.values()
@@ -134,6 +152,7 @@ class _Counters:
             running=sum(stats.running for stats in all_stats),
             waiting=sum(stats.waiting for stats in all_stats),
             kv_usage=max((stats.kv_usage for stats in all_stats), default=0.0),
+            steps=self._steps,
         )
 
 

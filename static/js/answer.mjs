@@ -25,6 +25,12 @@ export function compareIds(left, right) {
   return 0;
 }
 
+/** Whether `event` belongs to an attempt before `epoch`, which a retry has replaced. `queued` belongs to none. */
+export function isSuperseded(event, epoch) {
+  const of = event.id ? BigInt(event.id.split("-")[0]) : 0n;
+  return event.type !== "reset_required" && of > 0n && of < BigInt(epoch);
+}
+
 /**
  * An answer of which nothing has been heard yet.
  *

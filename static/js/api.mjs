@@ -78,6 +78,16 @@ export class Api {
     return this.#call("POST", `${this.#root}/runs/${runId}/cancel`, {});
   }
 
+  /** What the site says to everybody: {maintenance, banner: {text, severity, until} | null}. */
+  getStatus() {
+    return this.#call("GET", `${this.#root}/status`);
+  }
+
+  /** Have a run that was stopped, broke off or failed answered anew; where it is under way already, it stays as it is. */
+  retryRun(runId) {
+    return this.#call("POST", `${this.#root}/runs/${runId}/retry`, {});
+  }
+
   async #call(method, path, body) {
     const headers = { Accept: "application/json" };
     const options = { method, headers, credentials: "same-origin", cache: "no-store" };

@@ -3,8 +3,12 @@
  */
 
 import { Api, Refused } from "./api.mjs";
+import { Banner } from "./banner.mjs";
 import { Composer } from "./composer.mjs";
 import { Conversation } from "./conversation.mjs";
+import { csrfToken } from "./csrf.mjs";
+import { detailsOf } from "./details.mjs";
+import { wireDetails } from "./details_view.mjs";
 import { openEventStream } from "./event_stream.mjs";
 import { History } from "./history.mjs";
 import { MessageList } from "./message_view.mjs";
@@ -19,13 +23,6 @@ const HIDDEN_LONG_MS = 5000; // A tab hidden for less keeps its stream in every 
 const hook = (name) => document.querySelector(`[data-${name}]`);
 const page = hook("chat-page");
 const urlOf = (chatId) => page.dataset.chatUrl.replace(NIL_ID, chatId);
-
-function csrfToken() {
-  const meta = hook("csrf");
-  // The cookie is the newer of the two once another tab has logged in again; scripts may be kept from reading it.
-  const cookie = document.cookie.split("; ").find((each) => each.startsWith(`${meta.dataset.csrf}=`));
-  return cookie ? decodeURIComponent(cookie.slice(meta.dataset.csrf.length + 1)) : meta.content;
-}
 
 function storage() {
   try {
@@ -58,7 +55,9 @@ function alertView() {
   const box = hook("alert");
   const [title, detail, action, login] = ["alert-title", "alert-detail", "alert-action", "alert-login"].map(hook);
   let run = null;
+  let timer = null;
   const clear = () => {
+    clearTimeout(timer);
     box.hidden = true;
   };
   action.addEventListener("click", () => {
@@ -69,11 +68,14 @@ function alertView() {
   return {
     clear,
     show: (what) => {
+      clear();
       title.textContent = what.title;
       detail.textContent = what.detail ?? "";
       run = what.action?.run ?? null;
       action.hidden = !run;
       action.textContent = what.action?.label ?? "";
+      action.disabled = Boolean(what.action?.afterS);
+      if (action.disabled) timer = setTimeout(() => (action.disabled = false), 1000 * what.action.afterS);
       login.hidden = !what.login;
       login.href = `${page.dataset.loginUrl}?next=${encodeURIComponent(location.pathname)}`;
       box.hidden = false;
@@ -81,10 +83,20 @@ function alertView() {
   };
 }
 
-const api = new Api({ fetch: (...args) => fetch(...args), csrfToken });
+const api = new Api({ fetch: (...args) => fetch(...args), csrfToken: () => csrfToken() });
 const scroller = new Scroller({ button: hook("to-end") });
-const messages = new MessageList({ list: hook("messages"), template: hook("message-template"), empty: hook("empty") });
+const messages = new MessageList({
+  list: hook("messages"),
+  template: hook("message-template"),
+  empty: hook("empty"),
+  onRetry: (runId) => {
+    // The button goes away under the reader's finger or focus.
+    composer.focus();
+    conversation.retry(runId);
+  },
+});
 const alert = alertView();
+const banner = new Banner({ element: hook("banner") });
 const links = new ChatLinks({
   list: hook("chats"),
   template: hook("chat-template"),
@@ -95,7 +107,7 @@ const links = new ChatLinks({
 
 const conversation = new Conversation({
   api,
-  outbox: new Outbox({ storage: storage(), newId }),
+  outbox: new Outbox({ storage: storage(), newId, owner: page.dataset.accountId }),
   chatId: page.dataset.chatId || null,
   views: {
     messages,
@@ -103,6 +115,7 @@ const conversation = new Conversation({
     composer: {
       setActivity: (activity) => composer.setActivity(activity),
       restore: (content) => composer.restore(content),
+      submit: () => composer.submit(),
     },
     chats: {
       place: (chat) => {
@@ -113,6 +126,10 @@ const conversation = new Conversation({
     address: { adopt: (chat) => history.replaceState(null, "", urlOf(chat.id)) },
     announcer: { say: (text) => hook("announcer").replaceChildren(text) },
     reading: scroller,
+    banner: {
+      refused: () => refreshBanner(),
+      accepted: () => banner.maintenance && refreshBanner(),
+    },
   },
   system: {
     openStream: openEventStream,
@@ -129,6 +146,15 @@ const composer = new Composer({
   onSubmit: (turn) => conversation.submit(turn),
   onStop: () => conversation.stop(),
 });
+
+/** Show what the site says to everybody now. Where that cannot be had, what was said before stays. */
+async function refreshBanner() {
+  try {
+    banner.show(await api.getStatus());
+  } catch {
+    // Whatever keeps the page from its server is told by what the user does on it.
+  }
+}
 
 function showTitle(title) {
   if (!title) return;
@@ -166,26 +192,31 @@ wireHistory({
   load: (next) => api.listChats({ limit: PAGE_SIZE, next }),
   take: (results) => results.filter((chat) => links.add(chat)).length,
 });
+wireDetails({ list: hook("messages"), load: async (runId) => detailsOf(await api.getRun(runId)) });
 wireDrawer({ opener: hook("drawer-opener"), drawer: hook("drawer"), veil: hook("veil"), behind: page });
+
+function wake() {
+  conversation.wake();
+  refreshBanner();
+}
 
 let hiddenAt = null;
 document.addEventListener("visibilitychange", () => {
   if (document.visibilityState === "hidden") {
     hiddenAt = Date.now();
   } else if (hiddenAt !== null && Date.now() - hiddenAt >= HIDDEN_LONG_MS) {
-    conversation.wake();
+    wake();
   }
 });
-addEventListener("online", () => conversation.wake());
+addEventListener("online", wake);
 addEventListener("pageshow", (event) => {
-  if (event.persisted) conversation.wake();
+  if (event.persisted) wake();
 });
 
 conversation.start({
   activeRun: page.dataset.activeRunId
-    ? { id: page.dataset.activeRunId, events_url: page.dataset.activeEventsUrl }
+    ? { id: page.dataset.activeRunId, events_url: page.dataset.activeEventsUrl, stopping: "stopping" in page.dataset }
     : null,
 });
-composer.setActivity(page.dataset.activeRunId ? "answering" : "idle");
 scroller.toEnd();
 composer.focus();

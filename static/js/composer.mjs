@@ -13,12 +13,15 @@ export class Composer {
   #send;
   #stop;
   #pool;
+  #poolChosen = false;
+  #onSubmit;
   #activity = "idle";
   #takesFocus;
 
   /** takesFocus: false where focus would bring up a keyboard on the screen. */
   constructor({ form, takesFocus, onSubmit, onStop }) {
     this.#takesFocus = takesFocus;
+    this.#onSubmit = onSubmit;
     this.#form = form;
     this.#input = form.querySelector("[data-composer-input]");
     this.#mirror = form.querySelector("[data-composer-mirror]");
@@ -29,12 +32,14 @@ export class Composer {
     this.#input.addEventListener("keydown", (event) => {
       if (!sendsOn(event)) return;
       event.preventDefault();
-      this.#submit(onSubmit);
+      this.submit();
     });
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      this.#submit(onSubmit);
+      this.submit();
     });
+    // What was chosen beforehand is the chat's own: whoever leaves it names no pool.
+    this.#pool?.addEventListener("change", () => (this.#poolChosen = true));
     this.#stop.addEventListener("click", onStop);
     this.#typed();
   }
@@ -64,12 +69,13 @@ export class Composer {
     if (this.#takesFocus) this.#input.focus({ preventScroll: true });
   }
 
-  #submit(onSubmit) {
+  /** Send what is there, if anything is and nothing is under way. */
+  submit() {
     const content = this.#input.value;
     if (this.#activity !== "idle" || !content.trim()) return;
     this.#input.value = "";
     this.#typed();
-    onSubmit({ content, pool: this.#pool?.value ?? null });
+    this.#onSubmit({ content, pool: this.#poolChosen ? this.#pool.value : null });
   }
 
   #typed() {

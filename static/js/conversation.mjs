@@ -1,11 +1,12 @@
 /**
- * Owns the course of one chat in one tab: send, follow, stop, catch up. No DOM: what it shows goes to the views.
+ * Owns the course of one chat in one tab: send, follow, stop, retry, catch up. No DOM: what it shows goes to the views.
  */
 
 import { Refused, Unreachable } from "./api.mjs";
 import { RunFollower } from "./follow.mjs";
 import { refusalText, remarks, statusText } from "./labels.mjs";
 import { patiently } from "./outbox.mjs";
+import { isNews } from "./queueing.mjs";
 
 const SEND_DELAYS_MS = [500, 1000, 2000, 4000, 8000, 15_000, 15_000];
 const RESEND_WITHIN_MS = 10 * 60_000; // A turn left longer ago goes back to the composer, for the user to decide.
@@ -16,6 +17,11 @@ const UNREACHABLE = {
   detail: "Your message is kept here. Sending it again cannot make a second one.",
 };
 
+const NOT_RETRIED = {
+  title: "The server cannot be reached",
+  detail: "Trying again cannot give two answers.",
+};
+
 export class Conversation {
   #api;
   #outbox;
@@ -24,11 +30,13 @@ export class Conversation {
   #chatId;
   #follower = null;
   #live = null;
+  #retrying = false;
   #lastActive = null;
 
   /**
-   * views: messages (MessageList), composer {setActivity, restore}, alert {show, clear}, chats {place}, address
-   * {adopt}, announcer {say}, reading {grew, toEnd}.
+   * views: messages (MessageList), composer {setActivity, restore, submit}, alert {show, clear}, chats {place}, address
+   * {adopt}, announcer {say}, reading {grew, toEnd}, banner {refused, accepted}: what a send has found out about a
+   * maintenance. An alert's action {label, run, afterS} can be taken after so many seconds.
    * system: openStream, setTimer, clearTimer, wait(ms), now() in ms.
    */
   constructor({ api, outbox, views, system, chatId }) {
@@ -43,12 +51,16 @@ export class Conversation {
     return this.#chatId;
   }
 
-  /** Take up what the page found: an active run {id, events_url}, and a turn whose fate a reload left open. */
+  /** Take up what the page found: an active run {id, events_url, stopping}, and a turn whose fate a reload left open. */
   start({ activeRun }) {
-    if (activeRun) this.#follow({ runId: activeRun.id, eventsUrl: activeRun.events_url });
+    if (activeRun) {
+      this.#follow({ runId: activeRun.id, eventsUrl: activeRun.events_url });
+      if (activeRun.stopping) this.#setStopping(this.#live, true);
+    }
     const left = this.#outbox.left();
     if (!left || left.chatId !== this.#chatId) return;
-    if (this.#chatId && this.#system.now() - left.at < RESEND_WITHIN_MS) this.#send(left.turn);
+    const isOnItsWay = left.at !== null && this.#system.now() - left.at < RESEND_WITHIN_MS;
+    if (this.#chatId && isOnItsWay) this.#send(left.turn);
     else this.#views.composer.restore(left.turn.content);
   }
 
@@ -67,6 +79,31 @@ export class Conversation {
     } catch (error) {
       this.#setStopping(live, false);
       this.#report(error, { title: "The answer could not be stopped", detail: "The server cannot be reached." });
+    }
+  }
+
+  /** Have the last answer, which was stopped, broke off or failed, given anew in its place. */
+  async retry(runId) {
+    if (this.#live || this.#retrying) return;
+    this.#retrying = true;
+    const place = this.#views.messages.retrying(runId);
+    this.#views.alert.clear();
+    this.#views.composer.setActivity("sending");
+    try {
+      const run = await this.#patiently(() => this.#api.retryRun(runId));
+      place.over();
+      this.#follow({ runId, eventsUrl: run.events_url, since: run.epoch });
+      await this.#refreshChat();
+    } catch (error) {
+      place.over();
+      this.#views.composer.setActivity(this.#live ? "answering" : "idle");
+      if (error.code === "maintenance") this.#views.banner.refused();
+      this.#report(error, NOT_RETRIED, () => this.retry(runId));
+      // Another tab or device has gone on with the chat: show what there is.
+      const chat = error.status === 409 ? await this.#refreshChat() : null;
+      if (chat) await this.#catchUp(chat);
+    } finally {
+      this.#retrying = false;
     }
   }
 
@@ -101,6 +138,7 @@ export class Conversation {
     }
     this.#outbox.accepted();
     echo.accepted(accepted.message);
+    this.#views.banner.accepted();
     this.#follow({ runId: accepted.run.id, eventsUrl: accepted.events_url });
     await this.#refreshChat();
   }
@@ -128,24 +166,41 @@ export class Conversation {
       this.#views.alert.show({ ...UNREACHABLE, action: { label: "Try again", run: again } });
       return;
     }
-    // A login that ran out comes back to this page: the turn is then still to be sent.
-    if (!(error instanceof Refused && error.status === 401)) this.#outbox.forget();
-    if (this.#views.composer.restore(turn.content)) echo.remove();
+    this.#keepRefused({ error, turn });
+    const isBack = this.#views.composer.restore(turn.content);
+    if (isBack) echo.remove();
     else echo.unsent();
-    this.#report(error, UNREACHABLE);
+    this.#report(error, UNREACHABLE, () => {
+      // What is in the composer is sent as it is by then; the text of before keeps its turn's id.
+      if (isBack) return this.#views.composer.submit();
+      echo.retrying();
+      return this.#deliver({ turn, echo });
+    });
+    if (error.code === "maintenance") this.#views.banner.refused();
     if (error.code === "chat_busy") {
       const chat = await this.#refreshChat();
       if (chat) await this.#catchUp(chat);
     }
   }
 
-  #follow({ runId, eventsUrl }) {
+  /** What a reload finds of a refused turn. */
+  #keepRefused({ error, turn }) {
+    const status = error instanceof Refused ? error.status : null;
+    // A login that ran out comes back to this page: the turn is then still to be sent.
+    if (status === 401) return;
+    // The text is not at fault, and who waits for better times may well reload the page.
+    if (status === 503) this.#outbox.setAside({ chatId: this.#chatId, turn });
+    else this.#outbox.forget();
+  }
+
+  #follow({ runId, eventsUrl, since = 0 }) {
     this.#follower?.close();
-    const live = { runId, view: this.#views.messages.answerOf(runId), answer: null, stopping: false };
+    const live = { runId, view: this.#views.messages.answerOf(runId), answer: null, stopping: false, said: null };
     this.#live = live;
     this.#follower = new RunFollower({
       runId,
       eventsUrl,
+      since,
       parts: {
         ...this.#system,
         loadRun: (id) => this.#api.getRun(id),
@@ -171,7 +226,11 @@ export class Conversation {
     if (answer.phase === "ended") {
       this.#views.announcer.say(`${statusText(answer)}\n${answer.text}`);
     } else if (before && (before.phase !== answer.phase || remarks(before).length !== remarks(answer).length)) {
+      live.said = answer.queue;
       this.#views.announcer.say([statusText(answer), ...remarks(answer).map(({ text }) => text)].join(". "));
+    } else if (!live.stopping && isNews(answer.queue, live.said)) {
+      live.said = answer.queue;
+      this.#views.announcer.say(statusText(answer));
     }
   }
 
@@ -255,9 +314,16 @@ export class Conversation {
     return patiently(action, { delays: SEND_DELAYS_MS, wait: this.#system.wait, onWaiting });
   }
 
-  #report(error, unreachable) {
-    if (error instanceof Unreachable) this.#views.alert.show(unreachable);
-    else if (error instanceof Refused) this.#views.alert.show({ ...refusalText(error), login: error.status === 401 });
-    else throw error;
+  /** `again()` asks once more what was refused: offered where the server is full, and says when to. */
+  #report(error, unreachable, again = null) {
+    if (error instanceof Unreachable) {
+      this.#views.alert.show(unreachable);
+    } else if (error instanceof Refused) {
+      const offered = again && error.code === "pool_full";
+      const action = offered ? { label: "Try again", run: again, afterS: error.retryAfter ?? 0 } : null;
+      this.#views.alert.show({ ...refusalText(error), action, login: error.status === 401 });
+    } else {
+      throw error;
+    }
   }
 }

@@ -5,7 +5,7 @@
  * (204, 503, a login that ran out) comes here: ask for the run, then end, or open again from the cursor.
  */
 
-import { newAnswer, reduce } from "./answer.mjs";
+import { isSuperseded, newAnswer, reduce } from "./answer.mjs";
 
 const TERMINAL = new Set(["done", "cancelled", "interrupted", "failed"]);
 const FIRST_DELAY_MS = 500;
@@ -27,6 +27,7 @@ export class RunFollower {
   #parts;
   #answer;
   #eventsUrl;
+  #since;
   #stream = null;
   #timer = null;
   #asking = 0;
@@ -34,14 +35,16 @@ export class RunFollower {
   #over = false;
 
   /**
+   * since: the epoch from which on the run is followed; what earlier ones gave is passed over.
    * parts: openStream(url, {onEvent, onOpen, onInterrupted, onClosed}) → {close()}; loadRun(runId) → promise of the
    * run; onAnswer(answer) after each change; onLink("live" | "broken"); onEnded(answer) on a terminal event;
    * onSettled(run) when the run ended but its events cannot be had any more; onLost(error) when it cannot be
    * followed at all; isFinal(error) says whether asking again is pointless; setTimer, clearTimer; random.
    */
-  constructor({ runId, eventsUrl, parts }) {
+  constructor({ runId, eventsUrl, since = 0, parts }) {
     this.#answer = newAnswer(runId);
     this.#eventsUrl = eventsUrl;
+    this.#since = since;
     this.#parts = parts;
   }
 
@@ -80,6 +83,7 @@ export class RunFollower {
   }
 
   #take(event) {
+    if (isSuperseded(event, this.#since)) return;
     const before = this.#answer;
     this.#answer = reduce(before, event);
     if (this.#answer.resetRequired) {

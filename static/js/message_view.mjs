@@ -3,6 +3,7 @@
  */
 
 import { stateOf } from "./answer.mjs";
+import { closeDetails } from "./details_view.mjs";
 import { remarks, stateLabel, statusText } from "./labels.mjs";
 
 export class MessageList {
@@ -10,11 +11,18 @@ export class MessageList {
   #template;
   #empty;
 
-  /** list: [data-messages]; template: a <template> holding one [data-message]; empty: what an empty chat shows. */
-  constructor({ list, template, empty }) {
+  /**
+   * list: [data-messages]; template: a <template> holding one [data-message]; empty: what an empty chat shows;
+   * onRetry(runId): the reader wants that answer anew.
+   */
+  constructor({ list, template, empty, onRetry }) {
     this.#list = list;
     this.#template = template;
     this.#empty = empty;
+    list.addEventListener("click", (event) => {
+      const button = event.target.closest("[data-retry]");
+      if (button) onRetry(button.closest("[data-message]").dataset.runId);
+    });
   }
 
   /** The smallest sequence number shown, or null. */
@@ -39,7 +47,7 @@ export class MessageList {
     element.dataset.messageId = message.id;
     element.dataset.seq = message.seq;
     element.dataset.runId = message.run_id ?? "";
-    this.#settle(element, { state: message.state, text: message.content });
+    this.#settle(element, message);
     if (!known) this.#insert(element, message.seq);
     return !known;
   }
@@ -86,7 +94,9 @@ export class MessageList {
   /** The live view of a run's answer: update(answer, {stopping}) draws what changed. */
   answerOf(runId) {
     let element = this.#ofRun(runId, "assistant");
-    if (!element) {
+    if (element) {
+      closeDetails(element);
+    } else {
       element = this.#create("assistant");
       element.dataset.runId = runId;
       this.#append(element);
@@ -102,6 +112,7 @@ export class MessageList {
       element.dataset.phase = answer.phase;
       if (answer.ending?.message_id) element.dataset.messageId = answer.ending.message_id;
       setStatus(element, broken && !ended ? "Connection lost. Reconnecting…" : statusText(answer, { stopping }));
+      setDegraded(element, answer.degraded);
       setRemarks(element, remarks(answer));
     };
     return {
@@ -117,11 +128,27 @@ export class MessageList {
     };
   }
 
-  #settle(element, { state, text }) {
+  /** Show that a run's answer is being asked for anew; over() when that is decided. */
+  retrying(runId) {
+    const element = this.#ofRun(runId, "assistant");
+    const button = element.querySelector("[data-retry]");
+    const before = element.querySelector("[data-status]").textContent;
+    button.disabled = true;
+    setStatus(element, "Asking again…");
+    return {
+      over: () => {
+        button.disabled = false;
+        setStatus(element, before);
+      },
+    };
+  }
+
+  #settle(element, { state, code, content: text, degraded }) {
     element.dataset.state = state;
+    setDegraded(element, degraded);
     delete element.dataset.phase;
     if (element.querySelector("[data-text]").textContent !== text) replaceText(element, text);
-    if (element.dataset.role === "assistant") setStatus(element, stateLabel(state));
+    if (element.dataset.role === "assistant") setStatus(element, stateLabel(state, code));
   }
 
   #byId(messageId) {
@@ -172,6 +199,10 @@ function replaceText(element, text) {
 function setStatus(element, text) {
   const status = element.querySelector("[data-status]");
   if (status.textContent !== text) status.textContent = text;
+}
+
+function setDegraded(element, degraded) {
+  element.querySelector("[data-degraded]").hidden = !degraded;
 }
 
 function setRemarks(element, found) {

@@ -9,15 +9,25 @@ import { Unreachable } from "./api.mjs";
 
 const STORAGE_KEY = "chatsite.unsent-turn";
 
+/** Leave nothing for whoever uses this tab next. */
+export function forgetUnsent(storage) {
+  storage.removeItem(STORAGE_KEY);
+}
+
 export class Outbox {
   #storage;
   #newId;
+  #owner;
   #turn = null;
 
-  /** storage: getItem, setItem, removeItem (sessionStorage: one per tab); newId() → a fresh unique string. */
-  constructor({ storage, newId }) {
+  /**
+   * storage: getItem, setItem, removeItem (sessionStorage: one per tab); newId() → a fresh unique string;
+   * owner: the id of the account, since a tab may be used by another one after it.
+   */
+  constructor({ storage, newId, owner }) {
     this.#storage = storage;
     this.#newId = newId;
+    this.#owner = owner;
   }
 
   /** The turn for this text: the one still waiting if it says the same, else a new one. */
@@ -35,7 +45,12 @@ export class Outbox {
    */
   keep({ chatId, turn, now }) {
     this.#turn = turn;
-    this.#write(() => this.#storage.setItem(STORAGE_KEY, JSON.stringify({ chatId, turn, at: now })));
+    this.#write(() => this.#storage.setItem(STORAGE_KEY, JSON.stringify({ owner: this.#owner, chatId, turn, at: now })));
+  }
+
+  /** Remember across a reload a turn that cannot be sent for now: it is not on its way, and waits for the user. */
+  setAside({ chatId, turn }) {
+    this.keep({ chatId, turn, now: null });
   }
 
   /** The server has it. */
@@ -46,10 +61,10 @@ export class Outbox {
 
   /** The server said no: nothing to send again by itself, but the same text keeps its id. */
   forget() {
-    this.#write(() => this.#storage.removeItem(STORAGE_KEY));
+    this.#write(() => forgetUnsent(this.#storage));
   }
 
-  /** What a reload left undecided: {chatId, turn, at}, or null. Its text keeps its id. */
+  /** What a reload left undecided: {chatId, turn, at (null: set aside)}, or null. Its text keeps its id. */
   left() {
     let left;
     try {
@@ -58,8 +73,14 @@ export class Outbox {
       return null;
     }
     if (typeof left?.turn?.clientTurnId !== "string" || typeof left.turn.content !== "string") return null;
+    const { owner, ...undecided } = left;
+    if (owner !== this.#owner) {
+      // Another account's, whose login ended without a log-out.
+      this.forget();
+      return null;
+    }
     this.#turn = left.turn;
-    return left;
+    return undecided;
   }
 
   #write(action) {

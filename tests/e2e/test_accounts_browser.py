@@ -1,59 +1,22 @@
-"""An account's life in a real browser, on the whole running site, with the mail that it prints.
-
-Also fails on an error in the browser's console, a violation of the content security policy among them, and on any
-request to another host.
-"""
+"""An account's life in a real browser, on the whole running site, with the mail that it prints."""
 
 import base64
 import hashlib
 import hmac
 import re
-import shutil
 import struct
 import time
-from collections.abc import Callable, Iterator
-from uuid import uuid4
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import expect
 
-from tests.e2e.test_browser import CHROMIUM, FLAGS, PATIENCE_MS, Visitor
-from tests.services import wait_for
+from tests.e2e.browsers import PASSWORD, NewVisitor, log_in, sign_up, somebody
 from tests.stack import Stack
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
-PASSWORD = "a lighthouse without a keeper"
 NEW_PASSWORD = "a keeper without a lighthouse"
-NewVisitor = Callable[[], Visitor]
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    executable = next((found for name in CHROMIUM if (found := shutil.which(name))), None)
-    if executable is None:
-        pytest.fail("no Chromium found; on Debian or Ubuntu: apt-get install chromium")
-    expect.set_options(timeout=PATIENCE_MS)
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=executable, args=FLAGS)
-        yield launched
-        launched.close()
-
-
-@pytest.fixture
-def new_visitor(chromium: Browser, stack: Stack) -> Iterator[NewVisitor]:
-    """Browsers that share nothing; the test fails on what went wrong in any of them."""
-    visitors: list[Visitor] = []
-
-    def new() -> Visitor:
-        context = chromium.new_context(viewport={"width": 1000, "height": 800})
-        visitors.append(Visitor(context=context, url=stack.url.rstrip("/")))
-        return visitors[-1]
-
-    yield new
-    for visitor in visitors:
-        visitor.context.close()
-    assert [visitor.troubles for visitor in visitors] == [[] for _ in visitors]
 
 
 def printed(stack: Stack) -> str:
@@ -81,23 +44,14 @@ def totp(secret: str) -> str:
     return f"{(struct.unpack('>I', digest[offset : offset + 4])[0] & 0x7FFFFFFF) % 1_000_000:06}"
 
 
-def log_in(page: Page, email: str, password: str) -> None:
-    page.get_by_label("E-mail").fill(email)
-    page.get_by_label("Password").fill(password)
-    page.get_by_role("button", name="Log in").click()
-
-
 def test_from_signing_up_to_logging_another_browser_out(stack: Stack, new_visitor: NewVisitor) -> None:
-    email = f"someone-{uuid4().hex[:12]}@example.org"
+    email = somebody()
     here = new_visitor()
 
     page = here.open("/login/")
     page.get_by_role("link", name="Open an account").click()
     page.get_by_label("Name").fill("Someone")
-    page.get_by_label("E-mail").fill(email)
-    page.get_by_label("Password").fill(PASSWORD)
-    page.get_by_role("button", name="Sign up").click()
-    expect(page.locator("[data-composer-input]")).to_be_visible()
+    sign_up(page, email)
     page.get_by_role("button", name="Log out").click()
 
     page.get_by_role("link", name="Forgot your password?").click()
@@ -146,13 +100,10 @@ def test_from_signing_up_to_logging_another_browser_out(stack: Stack, new_visito
 
 
 def test_a_key_made_on_the_page_works_until_it_is_revoked_there(stack: Stack, new_visitor: NewVisitor) -> None:
-    email = f"someone-{uuid4().hex[:12]}@example.org"
+    email = somebody()
     visitor = new_visitor()
     page = visitor.open("/signup/")
-    page.get_by_label("E-mail").fill(email)
-    page.get_by_label("Password").fill(PASSWORD)
-    page.get_by_role("button", name="Sign up").click()
-    expect(page.locator("[data-composer-input]")).to_be_visible()
+    sign_up(page, email)
     page.goto(visitor.url + "/account/")
     page.get_by_label("What is it for?").fill("a script")
     page.get_by_role("button", name="Make a key").click()
@@ -174,9 +125,6 @@ def test_the_account_page_fits_a_phone(stack: Stack, new_visitor: NewVisitor) ->
     visitor = new_visitor()
     page = visitor.open("/signup/")
     page.set_viewport_size({"width": 360, "height": 640})
-    page.get_by_label("E-mail").fill(f"someone-{uuid4().hex[:12]}@example.org")
-    page.get_by_label("Password").fill(PASSWORD)
-    page.get_by_role("button", name="Sign up").click()
-    expect(page.locator("[data-composer-input]")).to_be_visible()
+    sign_up(page, somebody())
     page.goto(visitor.url + "/account/")
     assert page.evaluate("document.documentElement.scrollWidth") == 360

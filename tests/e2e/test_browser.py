@@ -1,20 +1,15 @@
-"""The chat page in a real browser, on the whole running stack.
-
-Every test also fails on an error in the browser's console, a violation of the content security policy among
-them, and on any request to another host.
-"""
+"""The chat page in a real browser, on the whole running stack."""
 
 import json
 import re
-import shutil
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Locator, Page, Route, expect, sync_playwright
+from playwright.sync_api import Locator, Page, Route, expect
 
+from tests.e2e.browsers import NewVisitor, Visitor, log_in
 from tests.stack import Stack
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -23,56 +18,6 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 LONG = "Write a very long story about a lighthouse keeper, in many chapters. [[tokens=900 tps=40]]"
 SHORT = "What is the capital of Italy?"
 ANSWER_MS = 90_000
-# For everything else: two busy cores that also run the engine are slow, and waiting costs nothing when they are not.
-PATIENCE_MS = 30_000
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
-# No services of the browser's own: they would be requests to other hosts.
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-
-
-class Visitor:
-    """A logged-in user's browser: opens pages and keeps account of what went wrong on them."""
-
-    def __init__(self, *, context: BrowserContext, url: str) -> None:
-        self.context = context
-        self.url = url
-        self.troubles: list[str] = []
-
-    def open(self, path: str = "/") -> Page:
-        page = self.context.new_page()
-        page.on("console", self._console)
-        page.on("pageerror", lambda error: self.troubles.append(f"uncaught: {error}"))
-        page.on("request", lambda request: self._request(request.url))
-        page.goto(self.url + path)
-        return page
-
-    def _console(self, message: Any) -> None:
-        if message.type in ("error", "warning"):
-            self.troubles.append(f"{message.type}: {message.text}")
-
-    def _request(self, url: str) -> None:
-        if urlsplit(url).netloc != urlsplit(self.url).netloc:
-            self.troubles.append(f"request to {url}")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    executable = next((found for name in CHROMIUM if (found := shutil.which(name))), None)
-    if executable is None:
-        pytest.fail("no Chromium found; on Debian or Ubuntu: apt-get install chromium")
-    expect.set_options(timeout=PATIENCE_MS)
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=executable, args=FLAGS)
-        yield launched
-        launched.close()
 
 
 @pytest.fixture(scope="module")
@@ -83,20 +28,15 @@ def account(stack: Stack) -> tuple[str, str]:
 
 
 @pytest.fixture
-def visitor(browser: Browser, stack: Stack, account: tuple[str, str]) -> Iterator[Visitor]:
-    email, password = account
-    context = browser.new_context(viewport={"width": 1100, "height": 700})
-    visitor = Visitor(context=context, url=stack.url.rstrip("/"))
+def visitor(new_visitor: NewVisitor, account: tuple[str, str]) -> Visitor:
+    """Somebody who is logged in."""
+    visitor = new_visitor()
     page = visitor.open("/")
     expect(page).to_have_url(re.compile(r"/login/\?next=/$"))
-    page.get_by_label("E-mail").fill(email)
-    page.get_by_label("Password").fill(password)
-    page.get_by_role("button", name="Log in").click()
+    log_in(page, *account)
     expect(page.locator("[data-composer-input]")).to_be_visible()
     page.close()
-    yield visitor
-    context.close()
-    assert visitor.troubles == []
+    return visitor
 
 
 def answers(page: Page) -> Locator:
@@ -252,8 +192,7 @@ def test_a_lost_response_is_asked_for_again_and_makes_one_turn(visitor: Visitor)
     assert [message["role"] for message in stored(page)] == ["user", "assistant"]
     assert_shown_as_stored(page)
     # The browser itself reports the response that this test took away.
-    assert [trouble for trouble in visitor.troubles if "ERR_FAILED" not in trouble] == []
-    visitor.troubles.clear()
+    visitor.forgive("ERR_FAILED")
 
 
 def test_a_refusal_is_shown_and_the_text_comes_back(visitor: Visitor) -> None:
@@ -265,8 +204,7 @@ def test_a_refusal_is_shown_and_the_text_comes_back(visitor: Visitor) -> None:
     expect(page.locator("[data-composer-input]")).to_have_value("word " * 20_000)
     expect(page.locator("[data-message]")).to_have_count(0)
     finished(ask(page, SHORT))
-    assert all("status of 400" in trouble for trouble in visitor.troubles)
-    visitor.troubles.clear()
+    visitor.forgive("status of 400")
 
 
 @pytest.mark.parametrize(

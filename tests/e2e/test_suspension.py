@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from tests.client import Api, Event
-from tests.services import wait_for
 from tests.stack import Stack
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.engine
 
@@ -55,7 +55,7 @@ def test_a_running_answer_stops_and_its_stream_closes_within_two_seconds(stack: 
         wait_for(lambda: any(event.type == "delta" for event in seen), what="the answer begins", seconds=60)
 
         began = time.monotonic()
-        post(browser, "/admin/accounts/user/", {"action": "suspend", "_selected_action": user_id})
+        post(browser, "/admin/accounts/user/", {"action": "suspend", "_selected_action": user_id, "confirmed": "yes"})
         assert closed.wait(STOPPED_WITHIN_S), "the stream is still open"
         assert time.monotonic() - began < STOPPED_WITHIN_S
         reader.join()

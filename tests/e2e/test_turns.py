@@ -2,13 +2,12 @@
 
 import itertools
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.client import Api, text_of
-from tests.services import wait_for
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
 
@@ -18,13 +17,6 @@ STORY = "Write a very long story about a lighthouse keeper, in many chapters."
 
 def idle(api: Api) -> bool:
     return api.gauge("chatsite_pool_running") == 0 and api.gauge("chatsite_pool_waiting") == 0
-
-
-def until(condition: Callable[[], bool], *, what: str, seconds: float = 30.0) -> float:
-    """Wait for a condition; how many seconds it took."""
-    began = time.monotonic()
-    wait_for(condition, what=what, seconds=seconds)
-    return time.monotonic() - began
 
 
 def test_a_streamed_question_is_answered_by_the_real_model(api: Api) -> None:
@@ -78,7 +70,7 @@ def test_cancelling_a_streaming_answer_frees_the_engine_within_two_seconds(api: 
     next(event for event in follower if event.type == "delta")
     wait_for(lambda: api.gauge("chatsite_pool_running") == 1, what="the engine reports it running")
     api.post(f"/api/v1/runs/{run}/cancel")
-    took = until(lambda: idle(api), what="the engine is idle", seconds=10)
+    took = wait_for(lambda: idle(api), what="the engine is idle", seconds=10)
     assert took < 2
     assert list(follower)[-1].type == "cancelled"
     ended = api.get(f"/api/v1/runs/{run}")
@@ -97,7 +89,7 @@ def test_cancelling_the_prefill_of_a_long_prompt_frees_the_engine_within_two_sec
     assert sent["usage"]["prompt"] >= 3000
     wait_for(lambda: api.gauge("chatsite_pool_running") == 1, what="the prefill has begun")
     api.post(f"/api/v1/chats/{chat}/runs/{sent['id']}/cancel")
-    took = until(lambda: idle(api), what="the engine is idle", seconds=10)
+    took = wait_for(lambda: idle(api), what="the engine is idle", seconds=10)
     assert took < 2
     wait_for(lambda: api.get(f"/api/v1/runs/{sent['id']}")["status"] == "cancelled", what="cancelled", seconds=5)
     ended = api.get(f"/api/v1/runs/{sent['id']}")
@@ -146,3 +138,44 @@ def test_many_streams_share_one_batch_and_each_gets_its_own_answer(api: Api) -> 
             assert shown == stored
             assert shown
     assert max(running) > 4
+
+
+def charged(api: Api) -> dict[str, int]:
+    """Today's tokens of the user, from the ledger."""
+    tokens: dict[str, int] = api.get("/api/v1/usage")["today"]["tokens"]
+    return tokens
+
+
+def stopped_after_some_text(api: Api) -> str:
+    """The run of an answer that its reader stopped."""
+    run: str = api.send(api.new_chat(), STORY)["run"]["id"]
+    follower = api.follow(run)
+    next(event for event in follower if event.type == "delta")
+    api.post(f"/api/v1/runs/{run}/cancel")
+    assert list(follower)[-1].type == "cancelled"
+    return run
+
+
+def test_the_ledger_charges_what_the_engine_reports_over_answers_done_stopped_and_retried(api: Api) -> None:
+    wait_for(lambda: idle(api), what="the engine is idle", seconds=10)
+    produced, before = api.gauge("chatsite_pool_output_tokens"), charged(api)
+    done = [api.ask(api.new_chat(), f"Count upwards from {number}.", max_output_tokens=20)[0] for number in range(3)]
+    stopped, retried = stopped_after_some_text(api), stopped_after_some_text(api)
+    first_try = api.get(f"/api/v1/runs/{retried}")
+    api.post(f"/api/v1/runs/{retried}/retry")
+    next(event for event in api.follow(retried) if event.type == "delta" and (event.id or "").startswith("2-"))
+    api.post(f"/api/v1/runs/{retried}/cancel")
+    wait_for(lambda: api.get(f"/api/v1/runs/{retried}")["status"] == "cancelled", what="the second try is stopped")
+    used = {kind: tokens - before[kind] for kind, tokens in charged(api).items()}
+    runs = [api.get(f"/api/v1/runs/{run}") for run in [*(one["id"] for one in done), stopped, retried]]
+    assert used["output"] == sum(run["usage"]["output"] for run in [*runs, first_try]) > 0
+    assert used["prompt"] == sum(run["usage"]["prompt"] for run in [*runs, first_try])
+    assert used["wasted"] == 0
+    assert used["prompt"] + used["output"] == sum(run["charged"] for run in runs)
+    # The engine's own count comes with its worker's next heartbeat.
+    wait_for(
+        lambda: api.gauge("chatsite_pool_output_tokens") - produced == used["output"],
+        what="the engine reports as many tokens as are charged",
+        seconds=5,
+    )
+    assert api.get("/api/v1/usage")["standing"]["concurrent_runs"]["used"] == 0

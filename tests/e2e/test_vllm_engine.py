@@ -24,6 +24,7 @@ from inference.worker.engine import (
     Sampling,
 )
 from inference.worker.vllm_engine import VllmEngine
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.engine,
@@ -88,15 +89,6 @@ def ids(deltas: Sequence[EngineDelta]) -> list[int]:
     return [token for delta in deltas for token in delta.token_ids]
 
 
-async def until(condition: Callable[[], bool], *, seconds: float = 20.0) -> float:
-    """Seconds until `condition` holds; fails when that takes too long."""
-    start = time.monotonic()
-    while not condition():
-        assert time.monotonic() - start < seconds, "not in time"
-        await asyncio.sleep(0.002)
-    return time.monotonic() - start
-
-
 def long_prompt(tokenizer: ChatTokenizer, *, tokens: int, seed: str) -> list[int]:
     """A prompt that no other test has put into the prefix cache."""
     words = " ".join(f"{seed} {i} lantern {i * 7919 % 10007}" for i in range(tokens))
@@ -124,7 +116,7 @@ async def test_the_closing_id_never_shares_a_delta_with_text(
     stream = engine.generate(ask("Answer with one word: what is the capital of France?"))
     first = await anext(stream)
     # All further steps pile up meanwhile and come as one.
-    await until(lambda: engine.stats().running == 0)
+    await until(lambda: engine.stats().running == 0, what="nothing runs")
     *others, last = [delta async for delta in stream]
     assert (last.text, len(last.token_ids), last.finish_reason) == ("", 1, "stop")
     assert first.text + text(others)
@@ -133,6 +125,24 @@ async def test_the_closing_id_never_shares_a_delta_with_text(
 async def test_the_output_limit_is_exact(engine: VllmEngine, ask: Callable[..., GenerationRequest]) -> None:
     deltas = await read(engine, ask(max_output_tokens=9))
     assert (len(ids(deltas)), deltas[-1].finish_reason) == (9, "length")
+
+
+async def test_it_tells_for_how_many_tokens_it_has_memory_and_how_much_of_it_is_used(
+    engine: VllmEngine, tokenizer: ChatTokenizer, ask: Callable[..., GenerationRequest]
+) -> None:
+    window = 4096
+    await until(lambda: engine.stats().running == 0, what="nothing runs")
+    idle = engine.stats()
+    # What a chat model of this size takes of a gibibyte, and more than any one prompt.
+    assert idle.kv_tokens > 2 * window
+    prompt = long_prompt(tokenizer, tokens=1000, seed="memory")
+    stream = engine.generate(ask(prompt_ids=prompt, max_output_tokens=64))
+    async with aclosing(stream):
+        await anext(stream)
+        await until(lambda: engine.stats().kv_usage > 0, what="it tells what is used")
+        used = engine.stats().kv_usage * idle.kv_tokens
+        assert len(prompt) * 0.9 <= used <= len(prompt) + 64 + 2 * 128, "to a block"
+    await until(lambda: engine.stats().running == 0, what="nothing runs")
 
 
 async def test_many_answers_are_generated_side_by_side(
@@ -151,7 +161,7 @@ async def test_many_answers_are_generated_side_by_side(
     counts = await asyncio.gather(*(watched(ask(max_output_tokens=24)) for _ in range(12)))
     assert counts == [24] * 12
     assert most == 12
-    await until(lambda: engine.stats() == EngineStats())
+    await until(lambda: engine.stats() == EngineStats(), what="the engine is idle")
 
 
 async def test_a_repeated_prompt_hits_the_prefix_cache_of_its_own_user_only(
@@ -172,7 +182,7 @@ async def test_abort_while_decoding_frees_the_engine(engine: VllmEngine, ask: Ca
     await anext(stream)
     assert engine.stats().running == 1
     await engine.abort(request.request_id)
-    await until(lambda: engine.stats() == EngineStats(), seconds=2)
+    await until(lambda: engine.stats() == EngineStats(), what="the engine is idle", seconds=2)
     rest = [delta async for delta in stream]
     assert all(delta.finish_reason is None for delta in rest)
 
@@ -182,10 +192,10 @@ async def test_abort_while_a_long_prompt_is_prefilled_frees_the_engine_in_time(
 ) -> None:
     request = ask(prompt_ids=long_prompt(tokenizer, tokens=3000, seed="cancel"))
     reading = asyncio.create_task(read(engine, request))
-    await until(lambda: engine.stats().running == 1)
+    await until(lambda: engine.stats().running == 1, what="it runs")
     start = time.monotonic()
     await engine.abort(request.request_id)
-    await until(lambda: engine.stats() == EngineStats(), seconds=2)
+    await until(lambda: engine.stats() == EngineStats(), what="the engine is idle", seconds=2)
     assert time.monotonic() - start < 2
     assert await reading == []
 
@@ -193,14 +203,14 @@ async def test_abort_while_a_long_prompt_is_prefilled_frees_the_engine_in_time(
 async def test_a_closed_iterator_drops_its_sequence(engine: VllmEngine, ask: Callable[..., GenerationRequest]) -> None:
     async with aclosing(engine.generate(ask(max_output_tokens=1000))) as stream:
         await anext(stream)
-    await until(lambda: engine.stats() == EngineStats(), seconds=2)
+    await until(lambda: engine.stats() == EngineStats(), what="the engine is idle", seconds=2)
 
 
 async def test_a_cancelled_reader_drops_its_sequence(engine: VllmEngine, ask: Callable[..., GenerationRequest]) -> None:
     reading = asyncio.create_task(read(engine, ask(max_output_tokens=1000)))
-    await until(lambda: engine.stats().running == 1)
+    await until(lambda: engine.stats().running == 1, what="it runs")
     reading.cancel()
-    await until(lambda: engine.stats() == EngineStats(), seconds=2)
+    await until(lambda: engine.stats() == EngineStats(), what="the engine is idle", seconds=2)
     with pytest.raises(asyncio.CancelledError):
         await reading
 
@@ -217,7 +227,7 @@ async def test_a_short_prompt_does_not_wait_for_a_long_ones_prefill(
     long = asyncio.create_task(
         named("long", ask(prompt_ids=long_prompt(tokenizer, tokens=3000, seed="stall"), max_output_tokens=1))
     )
-    await until(lambda: engine.stats().running == 1)
+    await until(lambda: engine.stats().running == 1, what="it runs")
     await named("short", ask(max_output_tokens=1))
     await long
     assert done == ["short", "long"]
@@ -290,7 +300,7 @@ async def test_a_killed_engine_core_is_noticed_and_replaced(ask: Callable[..., G
     doomed = await vllm_engine.start(model=MODEL, options={"kv_cache_memory_bytes": 1 << 28})
     cores = set(multiprocessing.active_children()) - before
     reading = asyncio.create_task(read(doomed, ask(max_output_tokens=1000)))
-    await until(lambda: doomed.stats().running == 1)
+    await until(lambda: doomed.stats().running == 1, what="it runs")
     assert cores
     for core in cores:
         core.kill()

@@ -274,6 +274,14 @@ def test_what_cannot_be_read_is_said_so(body: bytes, content_type: str, status: 
     assert (response.status_code, response.json()["code"]) == (status, code)
 
 
+@pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "TRACE", "QUERY"])
+@pytest.mark.parametrize("body", [b"{", b"[]", b'"', b"\xff"])
+def test_what_cannot_be_read_is_no_fault_of_ours_with_any_method(method: str, body: bytes) -> None:
+    visitor = Client(raise_request_exception=False)
+    response = visitor.generic(method, API + "auth/login", body, content_type="application/json")
+    assert response.status_code == 400
+
+
 @pytest.mark.parametrize(
     "headers",
     [

@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from argparse import ArgumentParser
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from django.conf import settings
@@ -47,13 +48,22 @@ class Command(BaseCommand):
         if (taken := processes.can_bind(host=host, port=port)) is not None:
             raise CommandError(port_refused(host=host, port=port, error=taken))
         valkey = None if os.environ.get("REDIS_URL", "").strip() else EmbeddedValkey(folder=folder)
-        pool = default_pool()
+        workers = {default_pool(): environment.workers}
+        if environment.two_pools:
+            workers.setdefault(inference.ensure_small_pool(model=environment.small_model), 1)
         # This process outlives every restart of the database's server.
         connection.close()
         os.environ.update(child_environment(folder=folder, valkey=valkey))
         try:
             asyncio.run(
-                serve(host=host, port=port, folder=folder, valkey=valkey, slots=environment.worker_slots, pool=pool)
+                serve(
+                    host=host,
+                    port=port,
+                    folder=folder,
+                    valkey=valkey,
+                    workers=workers if environment.worker_slots else {},
+                    slots=environment.worker_slots,
+                )
             )
         except (CannotStart, ValkeyDoesNotAnswer) as error:
             raise CommandError(f"Chatsite could not start: {error}") from None
@@ -81,19 +91,25 @@ def child_environment(*, folder: StateFolder, valkey: EmbeddedValkey | None) -> 
 
 
 async def serve(
-    *, host: str, port: int, folder: StateFolder, valkey: EmbeddedValkey | None, slots: int, pool: str
+    *,
+    host: str,
+    port: int,
+    folder: StateFolder,
+    valkey: EmbeddedValkey | None,
+    workers: Mapping[str, int],
+    slots: int,
 ) -> None:
-    """Run everything until a signal, saying once when the first message can be answered."""
+    """Run everything until a signal, saying once when each pool that is served here can answer."""
     console = Console()
     supervisor = Supervisor(
-        programs=programs(host=host, port=port, valkey=valkey, slots=slots, pool=pool),
+        programs=programs(host=host, port=port, valkey=valkey, workers=workers, slots=slots),
         folder=env.BASE_DIR,
         log_dir=folder.logs,
         console=console,
     )
 
     async def announce() -> None:
-        await until_ready(host=host, port=port, console=console, worker_here=slots > 0)
+        await until_ready(host=host, port=port, console=console, pools=workers.keys())
         supervisor.mark_ready()
         console.say(f"ready: {url(host=host, port=port)} (Ctrl-C stops it; logs: {folder.logs})")
 
@@ -101,50 +117,72 @@ async def serve(
     console.say("stopped")
 
 
-def programs(*, host: str, port: int, valkey: EmbeddedValkey | None, slots: int, pool: str) -> list[Program]:
-    """The site's processes in starting order."""
+def programs(
+    *, host: str, port: int, valkey: EmbeddedValkey | None, workers: Mapping[str, int], slots: int
+) -> list[Program]:
+    """The site's processes in starting order; `workers` says how many serve each pool, `slots` answers at a time each.
+
+    Those of the first pool are called worker, worker-2, …, those of another one after it.
+    """
     python = [sys.executable, "-m"]
     # As root, Celery warns at length of pickled tasks. Only JSON is accepted here.
     unwarned = ["-W", "ignore:You're running the worker with superuser privileges"]
     celery = [sys.executable, *unwarned, "-m", "celery", "--quiet", "--app", "chatsite"]
     # Workers need not know of each other: no gossip.
     worker = [*celery, "worker", "--pool=threads", "--without-gossip", "--without-mingle"]
+    web = [*python, "chatsite.web_server", "--verbosity", "0"]
     listen = ["--bind", host, "--port", str(port)]
-    generating = ["--concurrency", str(slots), "--queues", f"pool.{pool}", "--hostname", "worker@%h"]
+
+    def node(name: str) -> str:
+        """No two sites here have a port in common: a worker's tickets find it by its name, even in a shared Redis."""
+        return f"{name}.{port}@%h"
+
+    generating = [*worker, "--concurrency", str(slots), "--queues"]
+    named = [
+        (name if number == 1 else f"{name}-{number}", pool)
+        for place, (pool, count) in enumerate(workers.items())
+        for name in ["worker" if place == 0 else f"worker-{pool}"]
+        for number in range(1, count + 1)
+    ]
     found = [
         # Cuts its streams when it stops; browsers reconnect and go on where they were.
-        Program(name="web", command=[*python, "daphne", "--verbosity", "0", *listen, "chatsite.asgi:application"]),
-        # Hands unfinished answers back when it is told to stop.
-        Program(name="worker", command=[*worker, *generating], grace_s=20.0, stop_stage=1),
+        Program(
+            name="web", command=[*web, *listen, "chatsite.asgi:application"], environment=processes.web_environment()
+        ),
+        # Hands unfinished answers over when it is told to stop; it is gone within 5 s by itself.
+        *(
+            Program(name=name, command=[*generating, f"pool.{pool}", "--hostname", node(name)], stop_stage=1)
+            for name, pool in named
+        ),
         Program(
             name="jobs",
-            command=[*worker, "--concurrency", "4", "--queues", "jobs", "--hostname", "jobs@%h"],
+            command=[*worker, "--concurrency", "4", "--queues", "jobs", "--hostname", node("jobs")],
             stop_stage=1,
         ),
         Program(name="beat", command=[*celery, "beat", "--pidfile="], stop_stage=1),
     ]
-    if slots == 0:
-        found = [program for program in found if program.name != "worker"]
     if valkey is not None:
         server = Program(name="valkey", command=valkey.prepare(), started=valkey.answers, stop_stage=2)
         found.insert(0, server)
     return found
 
 
-async def until_ready(*, host: str, port: int, console: Console, worker_here: bool) -> None:
-    """Return when a worker can answer, saying every few seconds what is still awaited."""
+async def until_ready(*, host: str, port: int, console: Console, pools: Collection[str]) -> None:
+    """Return when each of the pools that are served here can answer, else any, saying every few seconds what is
+    still awaited.
+    """
     began = said = time.monotonic()
     while True:
         answer = await readiness.ask(host=loopback(host), port=port, host_header=host_header(host=host))
-        if answer is not None and answer.status == 200:
+        if answer is not None and answer.status == 200 and set(pools) <= set(answer.body.get("pools", ())):
             return
         now = time.monotonic()
         if now - said >= PROGRESS_EVERY_S:
             said = now
             if answer is None:
                 what = "web is starting"
-            elif answer.status == 503:
-                what = "the engine is loading the model" if worker_here else "waiting for a worker elsewhere"
+            elif answer.status in (200, 503):
+                what = "the engine is loading the model" if pools else "waiting for a worker elsewhere"
             else:
                 what = f"/readyz answers {answer.status}"
             console.say(f"{what} … {now - began:.0f} s")

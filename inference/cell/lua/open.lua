@@ -1,7 +1,8 @@
 -- Begin an epoch in its stream: append `started`, and the text so far as one delta where the stream does not hold it.
--- KEYS  1 stream  2 stream state
+-- KEYS  1 stream  2 stream state  3 open streams
 -- ARGV  1 channel  2 epoch  3 base epoch  4 seq of the `started` entry  5 its data (JSON object without continues, last)
---       6 token ids so far  7 delta data of the text so far (JSON) or ''  8 stream's time to live (ms)  then the data of notices (JSON) …
+--       6 token ids so far  7 delta data of the text so far (JSON) or ''  8 stream's time to live (ms)  9 run
+--       10 when the answer's first text was shown (ms) or ''  then the data of notices (JSON) …
 -- Returns {'ok', seq of the last entry, 1 if it continues else 0} | {'refused'}
 -- An epoch has one owner, so an open stream of this very epoch is the caller's own: opened again after a lost reply, at a
 -- higher seq, it shows the whole text anew.
@@ -32,8 +33,10 @@ local function append(number, kind, body, tokens)
   redis.call('PUBLISH', ARGV[1], id .. '\n' .. kind .. '\n' .. body)
 end
 redis.call('HSET', KEYS[2], 'epoch', ARGV[2], 'mode', 'open')
+redis.call('SADD', KEYS[3], ARGV[9])
+if ARGV[10] ~= '' then redis.call('HSETNX', KEYS[2], 'first', ARGV[10]) end
 append(seq, 'started', data, '')
-for i = 9, #ARGV do
+for i = 11, #ARGV do
   seq = seq + 1
   append(seq, 'notice', ARGV[i], '')
 end

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { describe, it } from "node:test";
 
-import { compareIds, newAnswer, reduce, stateOf } from "../answer.mjs";
+import { compareIds, isSuperseded, newAnswer, reduce, stateOf } from "../answer.mjs";
 import { EVENTFUL, EVENTFUL_TEXT, after, log } from "./fakes.mjs";
 
 const play = (events, answer = newAnswer("r1")) => events.reduce(reduce, answer);
@@ -114,6 +114,14 @@ describe("an answer", () => {
   it("moves its cursor past a type of a later version", () => {
     const answer = play(log(["1-1", "started", { epoch: 1 }], ["1-2", "tool_requested", {}]));
     assert.equal(answer.cursor, "1-2");
+  });
+});
+
+describe("what a retry has replaced", () => {
+  it("is every event of an earlier epoch, and neither the queue's nor a reset", () => {
+    const old = log(["0-1", "queued"], ["1-1", "started"], ["1-9", "failed"], ["2-1", "started"], ["1-9", "reset_required"]);
+    assert.deepEqual(old.map((event) => isSuperseded(event, 2)), [false, true, true, false, false]);
+    assert.deepEqual(old.map((event) => isSuperseded(event, 0)), [false, false, false, false, false]);
   });
 });
 

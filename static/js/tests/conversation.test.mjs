@@ -13,11 +13,16 @@ const STOPPED = log(["1-9", "cancelled", { code: "user", text: "" }]);
 const refused = (status, code) =>
   new Refused({ status, problem: { code, title: code, detail: "Because." }, retryAfter: null });
 
+const full = () =>
+  new Refused({ status: 503, problem: { code: "pool_full", title: "We are full", wait_seconds: 40 }, retryAfter: 9 });
+
 /** A tab: what was called, what is shown. `fails` maps an API call's name to the errors it gives first. */
 function tab({ chatId = "c1", chat = CHAT, stored = [], fails = {}, kept = new Map(), draft = "" } = {}) {
   const streams = new FakeStreams();
   const timers = new FakeTimers();
-  const shown = { messages: [], echoes: [], answers: {}, lost: [], activity: [], alert: null, said: [], places: [] };
+  const shown = {
+    messages: [], echoes: [], answers: {}, lost: [], retrying: [], activity: [], alert: null, said: [], places: [], banner: [],
+  };
   const calls = [];
   const call = (name, result) => async (...args) => {
     calls.push([name, ...args]);
@@ -45,6 +50,10 @@ function tab({ chatId = "c1", chat = CHAT, stored = [], fails = {}, kept = new M
         lost: (text) => shown.lost.push(text),
       }),
       put: (message) => shown.messages.push(message),
+      retrying: (runId) => {
+        shown.retrying.push(runId);
+        return { over: () => shown.retrying.push("over") };
+      },
     },
     composer: {
       setActivity: (activity) => shown.activity.push(activity),
@@ -53,12 +62,14 @@ function tab({ chatId = "c1", chat = CHAT, stored = [], fails = {}, kept = new M
         world.draft = content;
         return true;
       },
+      submit: () => conversation.submit({ content: world.draft, pool: null }),
     },
     alert: { show: (alert) => (shown.alert = alert), clear: () => (shown.alert = null) },
     chats: { place: (place) => shown.places.push(place) },
     address: { adopt: (adopted) => shown.places.push(["adopted", adopted.id]) },
     announcer: { say: (text) => shown.said.push(text) },
     reading: { grew: () => {}, toEnd: () => {} },
+    banner: { refused: () => shown.banner.push("refused"), accepted: () => shown.banner.push("accepted") },
   };
   const api = {
     createChat: call("createChat", { id: "c1" }),
@@ -67,6 +78,7 @@ function tab({ chatId = "c1", chat = CHAT, stored = [], fails = {}, kept = new M
     listMessages: call("listMessages", () => ({ results: world.stored, next: null })),
     getRun: call("getRun", { status: "done" }),
     cancelRun: call("cancelRun", {}),
+    retryRun: call("retryRun", { id: "r1", status: "queued", epoch: 2, events_url: "/runs/r1/events" }),
   };
   const storage = {
     getItem: (key) => kept.get(key) ?? null,
@@ -74,7 +86,7 @@ function tab({ chatId = "c1", chat = CHAT, stored = [], fails = {}, kept = new M
     removeItem: (key) => kept.delete(key),
   };
   let ids = 0;
-  const outbox = new Outbox({ storage, newId: () => `t${(ids += 1)}` });
+  const outbox = new Outbox({ storage, newId: () => `t${(ids += 1)}`, owner: "ada" });
   const system = { openStream: streams.open, setTimer: timers.set, clearTimer: timers.clear, wait: async () => {}, now: () => 1000 };
   const conversation = new Conversation({ api, outbox, views, system, chatId });
   const named = (name) => calls.filter(([each]) => each === name);
@@ -125,10 +137,48 @@ describe("sending", () => {
     assert.equal(kept.size, 0);
   });
 
+  it("offers a text that a full server refused again after the wait, under its id", async () => {
+    const { conversation, shown, named, world, kept } = tab({ fails: { sendMessage: [full()] } });
+    await conversation.submit({ content: "Hi", pool: null });
+    assert.equal(world.draft, "Hi");
+    assert.equal(kept.size, 1);
+    assert.equal(shown.alert.action.afterS, 9);
+    await shown.alert.action.run();
+    assert.deepEqual(named("sendMessage").map(([, { turn }]) => turn.clientTurnId), ["t1", "t1"]);
+    assert.equal(shown.echoes.at(-1).log.at(-1), "accepted");
+  });
+
+  it("offers it from its place on the page when the user has begun another", async () => {
+    const { conversation, shown, named, world } = tab({ draft: "Next", fails: { sendMessage: [full()] } });
+    await conversation.submit({ content: "Hi", pool: null });
+    await shown.alert.action.run();
+    assert.deepEqual(named("sendMessage").map(([, { turn }]) => turn.content), ["Hi", "Hi"]);
+    assert.deepEqual(shown.echoes[0].log, ["unsent", "retrying", "accepted"]);
+    assert.equal(world.draft, "Next");
+  });
+
   it("keeps a refused text on the page when the user has begun another", async () => {
     const { conversation, shown } = tab({ draft: "Next", fails: { sendMessage: [refused(429, "limit_reached")] } });
     await conversation.submit({ content: "Hi", pool: null });
     assert.equal(shown.echoes[0].log.at(-1), "unsent");
+  });
+
+  it("tells of a maintenance and keeps the text through a reload, which sends nothing by itself", async () => {
+    const kept = new Map();
+    const before = tab({ kept, fails: { sendMessage: [refused(503, "maintenance")] } });
+    await before.conversation.submit({ content: "Hi", pool: null });
+    assert.equal(before.world.draft, "Hi");
+    assert.equal(before.shown.alert.detail, "Because.");
+    assert.deepEqual(before.shown.banner, ["refused"]);
+    const reloaded = tab({ kept });
+    reloaded.conversation.start({ activeRun: null });
+    await settle();
+    assert.equal(reloaded.world.draft, "Hi");
+    assert.deepEqual(reloaded.calls, []);
+    await reloaded.conversation.submit({ content: "Hi", pool: null });
+    assert.equal(reloaded.named("sendMessage")[0][1].turn.clientTurnId, "t1");
+    assert.deepEqual(reloaded.shown.banner, ["accepted"]);
+    assert.equal(kept.size, 0);
   });
 
   it("follows the answer that keeps the chat busy, and shows what was asked elsewhere", async () => {
@@ -178,7 +228,7 @@ describe("a reload", () => {
 
   it("leaves it to the user to send a turn from long ago", async () => {
     const turn = { content: "Hi", pool: null, clientTurnId: "t0" };
-    const kept = new Map([["chatsite.unsent-turn", JSON.stringify({ chatId: "c1", turn, at: -3_600_000 })]]);
+    const kept = new Map([["chatsite.unsent-turn", JSON.stringify({ owner: "ada", chatId: "c1", turn, at: -3_600_000 })]]);
     const { conversation, world, calls } = tab({ kept });
     conversation.start({ activeRun: null });
     await settle();
@@ -188,7 +238,7 @@ describe("a reload", () => {
 
   it("does not send another chat's turn", async () => {
     const turn = { content: "Hi", pool: null, clientTurnId: "t0" };
-    const kept = new Map([["chatsite.unsent-turn", JSON.stringify({ chatId: "c2", turn, at: 1000 })]]);
+    const kept = new Map([["chatsite.unsent-turn", JSON.stringify({ owner: "ada", chatId: "c2", turn, at: 1000 })]]);
     const { conversation, world, calls } = tab({ kept });
     conversation.start({ activeRun: null });
     await settle();
@@ -210,6 +260,18 @@ describe("stopping", () => {
     assert.equal(shown.activity.at(-1), "idle");
   });
 
+  it("is still shown after a reload", async () => {
+    const { conversation, streams, shown, named } = tab();
+    conversation.start({ activeRun: { id: "r1", events_url: "/runs/r1/events", stopping: true } });
+    assert.equal(shown.answers.r1.stopping, true);
+    assert.equal(shown.activity.at(-1), "stopping");
+    await conversation.stop();
+    assert.deepEqual(named("cancelRun"), []);
+    streams.send(STOPPED);
+    await settle();
+    assert.equal(shown.activity.at(-1), "idle");
+  });
+
   it("can be asked for again when it failed", async () => {
     const { conversation, shown, named } = tab({ fails: { cancelRun: [refused(503, "unavailable")] } });
     conversation.start({ activeRun: { id: "r1", events_url: "/runs/r1/events" } });
@@ -224,6 +286,75 @@ describe("stopping", () => {
     const { conversation, calls } = tab();
     await conversation.stop();
     assert.deepEqual(calls, []);
+  });
+});
+
+describe("retrying", () => {
+  const ANEW = log(
+    ["0-1", "queued", { position: 0, wait_seconds: 0, reason: "retry" }],
+    ["2-1", "started", { epoch: 2, reason: "retry", continues: false }],
+    ["2-2", "delta", { text: "Whole." }],
+    ["2-9", "completed", {}],
+  );
+
+  it("asks for the run anew and follows the new attempt in the old one's place", async () => {
+    const { conversation, streams, shown, calls } = tab();
+    await conversation.retry("r1");
+    assert.deepEqual(calls.map(([name]) => name), ["retryRun", "getChat"]);
+    assert.deepEqual(shown.retrying, ["r1", "over"]);
+    assert.equal(streams.last.url, "/runs/r1/events");
+    assert.equal(shown.answers.r1.text, "");
+    assert.equal(shown.activity.at(-1), "answering");
+    streams.send(ANEW);
+    await settle();
+    assert.deepEqual([shown.answers.r1.text, shown.answers.r1.outcome], ["Whole.", "complete"]);
+    assert.equal(shown.activity.at(-1), "idle");
+  });
+
+  it("shows nothing of the attempt before, should the stream still begin with it", async () => {
+    const { conversation, streams, shown } = tab();
+    await conversation.retry("r1");
+    const old = log(["1-1", "started", { epoch: 1 }], ["1-2", "delta", { text: "Half" }], ["1-9", "failed", {}]);
+    for (const event of old) streams.last.handlers.onEvent(event);
+    assert.deepEqual([shown.answers.r1.text, shown.answers.r1.phase], ["", "waiting"]);
+    assert.equal(streams.last.closed, false);
+    streams.send(ANEW.slice(1));
+    await settle();
+    assert.equal(shown.answers.r1.text, "Whole.");
+  });
+
+  it("happens once however often it is asked for", async () => {
+    const { conversation, named } = tab();
+    await Promise.all([conversation.retry("r1"), conversation.retry("r1")]);
+    await conversation.retry("r1");
+    assert.equal(named("retryRun").length, 1);
+  });
+
+  it("is repeated when the response is lost", async () => {
+    const { conversation, named, shown } = tab({ fails: { retryRun: [new Unreachable(), new Unreachable()] } });
+    await conversation.retry("r1");
+    assert.equal(named("retryRun").length, 3);
+    assert.equal(shown.activity.at(-1), "answering");
+  });
+
+  it("shows a refusal, keeps the answer, and can be asked for again", async () => {
+    const { conversation, named, shown } = tab({ fails: { retryRun: [refused(429, "limit_reached")] } });
+    await conversation.retry("r1");
+    assert.equal(shown.alert.title, "limit_reached");
+    assert.deepEqual([shown.answers, shown.activity.at(-1)], [{}, "idle"]);
+    await conversation.retry("r1");
+    assert.equal(named("retryRun").length, 2);
+    assert.equal(shown.alert, null);
+  });
+
+  it("shows what there is where another tab has gone on with the chat", async () => {
+    const chat = { ...CHAT, active_run: { id: "r2", events_url: "/runs/r2/events" } };
+    const stored = [{ id: "m3", seq: 3, role: "user", content: "And then?", run_id: "r2" }];
+    const { conversation, streams, shown } = tab({ chat, stored, fails: { retryRun: [refused(409, "chat_busy")] } });
+    await conversation.retry("r1");
+    assert.deepEqual(shown.messages, stored);
+    assert.equal(streams.last.url, "/runs/r2/events");
+    assert.equal(shown.activity.at(-1), "answering");
   });
 });
 
@@ -292,5 +423,36 @@ describe("a screen reader", () => {
       ...log(["1-999", "completed", { finish_reason: "stop" }]),
     ]);
     assert.deepEqual(shown.said, ["Reading the conversation…", "Answering…", `Finished\n${"a ".repeat(100)}`]);
+  });
+});
+
+describe("the wait in line", () => {
+  const queued = (...rows) => log(...rows.map((data, at) => [`0-${at + 1}`, "queued", { wait_seconds: 9, ...data }]));
+
+  it("is said aloud where it is news, and not with every place", async () => {
+    const { conversation, streams, shown } = tab();
+    await conversation.submit({ content: "Hi", pool: null });
+    const places = [9, 8, 6, 4, 3, 0].map((position) => ({ position }));
+    streams.send(queued(...places));
+    assert.deepEqual(shown.said.map((text) => text.split(",")[0]), ["10th in line", "5th in line", "Next in line"]);
+    assert.deepEqual(shown.answers.r1.queue.position, 0);
+  });
+
+  it("is said when the place got worse, with the reason", async () => {
+    const { conversation, streams, shown } = tab();
+    await conversation.submit({ content: "Hi", pool: null });
+    streams.send(queued({ position: 2 }, { position: 5, reason: "overtaken" }));
+    assert.match(shown.said.at(-1), /^6th in line, about 9 s, others go first/);
+  });
+});
+
+describe("a retry that finds no place", () => {
+  it("is offered again after the wait", async () => {
+    const { conversation, shown, named } = tab({ fails: { retryRun: [full()] } });
+    await conversation.retry("r1");
+    assert.equal(shown.alert.action.afterS, 9);
+    await shown.alert.action.run();
+    assert.equal(named("retryRun").length, 2);
+    assert.equal(shown.alert, null);
   });
 });

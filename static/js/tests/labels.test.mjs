@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { describe, it } from "node:test";
 
 import { newAnswer, reduce } from "../answer.mjs";
-import { queueText, refusalText, remarks, stateLabel, statusText, waitText } from "../labels.mjs";
+import { refusalText, remarks, stateLabel, statusText, untilText } from "../labels.mjs";
 import { EVENTFUL, log } from "./fakes.mjs";
 
 const play = (events) => events.reduce(reduce, newAnswer("r1"));
@@ -14,7 +14,7 @@ describe("the status line", () => {
     const lines = [0, 1, 3, 5, 12].map((count) => statusText(play(EVENTFUL.slice(0, count))));
     assert.deepEqual(lines, [
       "Waiting for the server…",
-      "Waiting in the queue, position 2, about 4 s",
+      "2nd in line, about 4 s",
       "Reading the conversation…",
       "Answering…",
       "Finished",
@@ -32,30 +32,30 @@ describe("the status line", () => {
     assert.equal(statusText(failed), "Failed: the engine refused the prompt");
   });
 
+  it("says why an answer was stopped that nobody stopped", () => {
+    const ended = play(log(["1-9", "cancelled", { code: "unwatched", text: "Nobody was following the answer." }]));
+    assert.equal(statusText(ended), "Stopped: nobody was following it");
+    assert.equal(stateLabel("stopped", "unwatched"), statusText(ended));
+    assert.equal(stateLabel("stopped", "cancelled"), "Stopped");
+  });
+
   it("says when an answer was cut at its length limit", () => {
     assert.match(statusText(play(log(["1-9", "completed", { finish_reason: "length" }]))), /length limit/);
   });
 });
 
-describe("the place in the queue", () => {
-  it("counts from one, and says why it was put back", () => {
-    assert.equal(queueText({ position: 0, wait_seconds: 0 }), "Waiting in the queue, position 1, a moment");
-    assert.match(queueText({ position: 3, wait_seconds: 20, reason: "worker_lost" }), /worker that had it was lost/);
-    assert.match(queueText({ position: 3, reason: "some_other_reason" }), /some other reason/);
-  });
-
-  it("promises no more exactness than an estimate has", () => {
-    assert.deepEqual([0.2, 12.4, 59, 150].map(waitText), ["a moment", "about 12 s", "about 59 s", "about 3 min"]);
-    assert.equal(waitText(undefined), "");
-  });
-});
-
 describe("remarks", () => {
-  it("name a reduced service, a move and every notice", () => {
+  it("name a move and every notice", () => {
     assert.deepEqual(
       remarks(play(EVENTFUL)).map(({ code }) => code),
-      ["degraded", "moved", "context_trimmed"],
+      ["moved", "context_trimmed"],
     );
+  });
+
+  it("tell of a smaller model in the server's words", () => {
+    const notice = { code: "faster_model", text: "Large is busy: Small answers." };
+    const events = log(["1-1", "started", { epoch: 1, degraded: true }], ["1-2", "notice", notice]);
+    assert.deepEqual(remarks(play(events)), [notice]);
   });
 
   it("tell a continued answer from one that was started again", () => {
@@ -65,11 +65,24 @@ describe("remarks", () => {
   });
 });
 
+describe("the remarks of a retry", () => {
+  it("do not excuse that it began anew: the reader wanted that", () => {
+    const events = log(["2-1", "started", { epoch: 2, reason: "retry", continues: false }]);
+    assert.deepEqual(remarks(play(events)), []);
+  });
+});
+
 describe("a refusal", () => {
   it("says when to try again, if the server did", () => {
     const refusal = { title: "A limit", detail: "40 of 40 used.", retryAfter: 130 };
     assert.deepEqual(refusalText(refusal), { title: "A limit", detail: "40 of 40 used. Try again in 3 min." });
     assert.equal(refusalText({ ...refusal, retryAfter: null }).detail, "40 of 40 used.");
+  });
+
+  it("says how long the wait would have been, where we are full", () => {
+    const refusal = { title: "We are full", detail: "No place.", retryAfter: 9, problem: { wait_seconds: 150 } };
+    assert.equal(refusalText(refusal).detail, "No place. The wait would have been about 3 min. Try again in 9 s.");
+    assert.equal(refusalText({ ...refusal, problem: { wait_seconds: null } }).detail, "No place. Try again in 9 s.");
   });
 });
 
@@ -77,5 +90,12 @@ describe("a stored message's label", () => {
   it("is different for every state", () => {
     const labels = ["complete", "stopped", "interrupted", "failed"].map(stateLabel);
     assert.equal(new Set(labels).size, 4);
+  });
+});
+
+describe("the expected end of a maintenance", () => {
+  it("is worded in UTC, as the server does", () => {
+    assert.equal(untilText("2026-03-01T13:30:45.5+01:00"), "Expected to be over at 2026-03-01 12:30 UTC");
+    assert.deepEqual([null, undefined, "nonsense"].map(untilText), ["", "", ""]);
   });
 });

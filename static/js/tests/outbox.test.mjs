@@ -4,16 +4,16 @@ import assert from "node:assert/strict";
 import { describe, it } from "node:test";
 
 import { Refused, Unreachable } from "../api.mjs";
-import { Outbox, patiently } from "../outbox.mjs";
+import { Outbox, forgetUnsent, patiently } from "../outbox.mjs";
 
-function outbox(kept = new Map()) {
+function outbox(kept = new Map(), owner = "ada") {
   let ids = 0;
   const storage = {
     getItem: (key) => kept.get(key) ?? null,
     setItem: (key, value) => kept.set(key, value),
     removeItem: (key) => kept.delete(key),
   };
-  return new Outbox({ storage, newId: () => `id${kept.size}-${(ids += 1)}` });
+  return new Outbox({ storage, newId: () => `id${kept.size}-${(ids += 1)}`, owner });
 }
 
 describe("a turn", () => {
@@ -50,6 +50,23 @@ describe("a turn", () => {
     assert.equal(reloaded.turn({ content: "Hi", pool: null }).clientTurnId, turn.clientTurnId);
   });
 
+  it("is nobody else's, and gone once another account has looked", () => {
+    const kept = new Map();
+    const mine = outbox(kept);
+    mine.keep({ chatId: "c1", turn: mine.turn({ content: "Hi", pool: null }), now: 5 });
+    assert.equal(outbox(kept, "eve").left(), null);
+    assert.equal(kept.size, 0);
+    assert.equal(outbox(kept).left(), null);
+  });
+
+  it("goes with a log-out", () => {
+    const kept = new Map([["something else", "1"]]);
+    const box = outbox(kept);
+    box.keep({ chatId: "c1", turn: box.turn({ content: "Hi", pool: null }), now: 5 });
+    forgetUnsent({ removeItem: (key) => kept.delete(key) });
+    assert.deepEqual([...kept.keys()], ["something else"]);
+  });
+
   it("leaves nothing once it was accepted", () => {
     const kept = new Map();
     const box = outbox(kept);
@@ -60,7 +77,7 @@ describe("a turn", () => {
 
   it("is sent although the storage is full, and not taken from one that holds something else", () => {
     const full = { getItem: () => "nonsense", setItem: () => { throw new Error("full"); }, removeItem: () => {} };
-    const box = new Outbox({ storage: full, newId: () => "id" });
+    const box = new Outbox({ storage: full, newId: () => "id", owner: "ada" });
     box.keep({ chatId: "c1", turn: box.turn({ content: "Hi", pool: null }), now: 0 });
     assert.equal(box.left(), null);
   });

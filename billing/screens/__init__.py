@@ -1,0 +1,1 @@
+"""The admin's screens of billing, one module for each thing that they are about."""

@@ -1,0 +1,1 @@
+"""The audit trail: what staff did in the admin, and what they looked at."""

@@ -1,0 +1,138 @@
+-- What the scheduler knows of a pool as a whole, in one string: a line 'policy's version tier tier …', then numbers
+-- (doubles: a tenth of the time that JSON takes). In a script: pool[N], and of a tier pool[o + TAG], o = pool.of[slug].
+-- Weighted start-time fair queueing at both levels; the clock as in WF2Q+ (Bennett and Zhang, 1996), but of service
+-- charged. Service and tags are in cost: tokens by their weights.
+--   N        runs waiting, begun ones that lost their worker included
+--   CLOCK    virtual time of the tiers
+--   STEP     what the last claim moves it on by, at the next one
+--   SLOTS    runs that all live workers hold at a time
+--   HOLD     ms that a run holds one, a moving average
+--   FILL     ms that the prefill of one token takes, a moving average
+--   CLAIMS, SPAN, LAST  claims and ms in which the pool had a backlog, both fading; when it had one last, else 0
+--   SQUEEZE  until when (ms) the free tiers have no more than their floor
+--   FADED    when (ms) the tiers' GIVEN was faded last
+--   MODE to WQ  the policy: 0 normal, 1 shed_free, 2 drain; the others as in policy.py
+local N, CLOCK, STEP, SLOTS, HOLD, FILL, CLAIMS, SPAN, LAST, SQUEEZE, FADED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
+local MODE, DEPTH, FLOOR, DELAY, SLACK, WP, WQ, HEAD = 12, 13, 14, 15, 16, 17, 18, 18
+--   WAITING, USERS  runs, and whose                 TAG      start tag of the tier's next run
+--   TIME, MOVE  as CLOCK and STEP, of its users      KEPT     users whose next run is kept for a worker
+--   CAME, CAME_AT  users who came lately, fading     RATIO    waits experienced to waits foretold
+--   COST     of a run, a moving average              MANY     users with more than one run
+--   OUT      output tokens of a run, a moving average    GIVEN  its service lately, fading
+--   WEIGHT, IS_FREE, BOUND  the policy: its share, whether it gives way first, how long its runs may wait (ms)
+local WAITING, USERS, TAG, TIME, MOVE, KEPT, CAME, CAME_AT, RATIO, OUT, GIVEN = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
+local WEIGHT, IS_FREE, BOUND, COST, MANY, EACH = 12, 13, 14, 15, 16, 16
+local FADE_MS, RATE_MS = 20000, 15000
+
+local function pool_load(key)
+  local packed = redis.call('GET', key)
+  if not packed then
+    local pool = {0, 0, 0, 0, 2000, 0.2, 0, 0, 0, 0, 0, 0, 1000, 0, 0, 0, 1, 1}
+    pool.names, pool.of, pool.version = {}, {}, '-'
+    return pool
+  end
+  local line = string.find(packed, '\n', 1, true)
+  local names, of, version = {}, {}, nil
+  for word in string.gmatch(string.sub(packed, 1, line - 1), '%S+') do
+    if version then
+      of[word] = HEAD + EACH * #names
+      names[#names + 1] = word
+    else
+      version = word
+    end
+  end
+  local pool = {struct.unpack('<' .. string.rep('d', HEAD + EACH * #names), packed, line + 1)}
+  pool.names, pool.of, pool.version = names, of, version
+  return pool
+end
+
+local function pool_save(key, pool)
+  local count = HEAD + EACH * #pool.names
+  redis.call('SET', key, pool.version .. ' ' .. table.concat(pool.names, ' ') .. '\n'
+    .. struct.pack('<' .. string.rep('d', count), unpack(pool, 1, count)))
+end
+
+local function tier_of(pool, slug)
+  local o = pool.of[slug]
+  if not o then
+    o = HEAD + EACH * #pool.names
+    pool.names[#pool.names + 1], pool.of[slug] = slug, o
+    local fresh = {0, 0, 0, 0, 0, 0, 0, 0, 1, 200, 0, 1, 0, 300000, 500, 0}
+    for i = 1, EACH do pool[o + i] = fresh[i] end
+  end
+  return o
+end
+
+-- Serve by this policy from now on. A plan without a slug waits as '-'.
+local function pool_rule(pool, version, text)
+  if version == '' or version == pool.version then return end
+  local policy = cjson.decode(text)
+  pool.version = version
+  pool[MODE] = policy.mode == 'drain' and 2 or policy.mode == 'shed_free' and 1 or 0
+  pool[DEPTH], pool[FLOOR], pool[DELAY], pool[SLACK] = policy.depth, policy.floor, policy.delay, policy.slack
+  pool[WP], pool[WQ] = policy.wp, policy.wq
+  for slug, share in pairs(policy.tiers) do
+    local o = tier_of(pool, slug)
+    pool[o + WEIGHT], pool[o + IS_FREE], pool[o + BOUND] = share.w, share.free and 1 or 0, share.wait
+  end
+end
+
+local function cost_of(pool, prompt, output) return pool[WP] * prompt + pool[WQ] * output end
+
+-- Service given lately, to all tiers and to the free ones.
+local function given(pool, now)
+  if now > pool[FADED] then
+    local left = math.exp((pool[FADED] - now) / FADE_MS)
+    for _, slug in ipairs(pool.names) do pool[pool.of[slug] + GIVEN] = pool[pool.of[slug] + GIVEN] * left end
+    pool[FADED] = now
+  end
+  local all, free = 0, 0
+  for _, slug in ipairs(pool.names) do
+    local o = pool.of[slug]
+    all = all + pool[o + GIVEN]
+    if pool[o + IS_FREE] == 1 then free = free + pool[o + GIVEN] end
+  end
+  return all, free
+end
+
+-- Names of a tier's part of the queue, beginning with `queue`:
+--   :u:tier       users whose next run any worker may serve, by start tag
+--   :k:tier       users whose next run is kept for the worker that has its chat in memory, by start tag
+--   :h:tier:boot  those of them that are kept for this worker, by start tag
+--   :x:tier       until when (ms) they are, where it has begun to count
+--   :f:tier       hash, user → how many runs of the user wait behind it|the next run's facts
+--   :l:tier:user  facts of a user's further runs, by since when (ms) they wait
+-- and of no tier: :begun, runs that were begun and lost their worker, by since when; :b, hash, run:epoch → their facts.
+-- Facts: run:epoch|chat|prompt|output expected|home|tokens cached there|since|wait foretold (ms)|position told|wait told
+--   (s)|when (ms)
+local FACTS = '^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)$'
+-- A lease's owner: boot id|tier|user|chat|prompt tokens charged|output tokens charged
+local OWNER = '^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)$'
+
+local function split(entry) return string.match(entry, '^(%d+)|(.*)$') end
+
+-- Put a user, whose next run has this home ('' = none), among those who wait.
+local function stand(pool, o, queue, slug, user, tag, home)
+  if home == '' then
+    redis.call('ZADD', queue .. ':u:' .. slug, tag, user)
+  else
+    pool[o + KEPT] = pool[o + KEPT] + 1
+    redis.call('ZADD', queue .. ':k:' .. slug, tag, user)
+    redis.call('ZADD', queue .. ':h:' .. slug .. ':' .. home, tag, user)
+  end
+end
+
+local function leave(pool, o, queue, slug, user, home)
+  if home == '' then
+    redis.call('ZREM', queue .. ':u:' .. slug, user)
+  else
+    pool[o + KEPT] = pool[o + KEPT] - 1
+    redis.call('ZREM', queue .. ':k:' .. slug, user)
+    redis.call('ZREM', queue .. ':h:' .. slug .. ':' .. home, user)
+    redis.call('ZREM', queue .. ':x:' .. slug, user)
+  end
+end
+
+local function tag_of(queue, slug, user, home)
+  return tonumber(redis.call('ZSCORE', queue .. (home == '' and ':u:' or ':k:') .. slug, user))
+end
