@@ -62,7 +62,17 @@ def test_on_gpus_sizes_are_left_to_the_engine() -> None:
     }
 
 
-@pytest.mark.parametrize("on_gpu", [False, True])
-def test_the_defaults_themselves_are_allowed(on_gpu: bool) -> None:
-    defaults = engine_options.resolve({}, on_gpu=on_gpu)
+def test_a_processor_without_bfloat16_computes_in_float32_and_holds_as_many_tokens() -> None:
+    usual, other = (engine_options.resolve({}, on_gpu=False, bfloat16=has) for has in (True, False))
+    assert (usual["dtype"], other["dtype"]) == ("bfloat16", "float32")
+    assert other["kv_cache_memory_bytes"] == 2 * usual["kv_cache_memory_bytes"]
+    assert engine_options.resolve({"dtype": "bfloat16"}, on_gpu=False, bfloat16=False)["dtype"] == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("on_gpu", "bfloat16"),
+    [(False, True), (False, False), (True, True)],
+)
+def test_the_defaults_themselves_are_allowed(on_gpu: bool, bfloat16: bool) -> None:
+    defaults = engine_options.resolve({}, on_gpu=on_gpu, bfloat16=bfloat16)
     assert engine_options.validate(defaults) == defaults

@@ -118,6 +118,13 @@ CPU_DEFAULTS: Mapping[str, object] = {
     "long_prefill_token_threshold": 128,
 }
 
+# For processors that would emulate bfloat16. Numbers twice as long: as many tokens need twice the KV cache.
+CPU_DEFAULTS_FLOAT32: Mapping[str, object] = {
+    **CPU_DEFAULTS,
+    "dtype": "float32",
+    "kv_cache_memory_bytes": 2 << 30,
+}
+
 
 def validate(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options, checked: each known, of its kind and within its limits.
@@ -134,12 +141,13 @@ def validate(options: Mapping[str, Any]) -> dict[str, Any]:
     return dict(options)
 
 
-def resolve(options: Mapping[str, Any], *, on_gpu: bool) -> dict[str, Any]:
+def resolve(options: Mapping[str, Any], *, on_gpu: bool, bfloat16: bool = True) -> dict[str, Any]:
     """The arguments to start the engine with: the hardware's defaults, replaced by the pool's own options.
 
-    Raises ValueError.
+    `bfloat16` says whether a CPU has instructions for it. Raises ValueError.
     """
-    return validate({**(GPU_DEFAULTS if on_gpu else CPU_DEFAULTS), **validate(options)})
+    cpu = CPU_DEFAULTS if bfloat16 else CPU_DEFAULTS_FLOAT32
+    return validate({**(GPU_DEFAULTS if on_gpu else cpu), **validate(options)})
 
 
 def _check_together(options: Mapping[str, Any]) -> None:

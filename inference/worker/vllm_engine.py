@@ -20,6 +20,7 @@ from inference.worker.engine import (
     EngineStats,
     GenerationRequest,
 )
+from inference.worker.processor import computes_bfloat16
 
 if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
@@ -204,7 +205,7 @@ async def start(*, model: str, options: Mapping[str, Any], on_gpu: bool | None =
     for. Raises ValueError for a bad option, EngineDead when the engine does not come up.
     """
     gpu = built_for_gpu() if on_gpu is None else on_gpu
-    arguments = engine_options.resolve(options, on_gpu=gpu)
+    arguments = engine_options.resolve(options, on_gpu=gpu, bfloat16=computes_bfloat16())
     os.environ.update(_environment(model=model, on_gpu=gpu))
     counters = _Counters()
     try:

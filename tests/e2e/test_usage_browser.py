@@ -11,6 +11,7 @@ from tests.e2e.test_browser import answers, ask
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 QUICK = "Tell me of the lighthouse [[tokens=20 tps=200 prefill_ms=0]]"
+LONG = "Tell me of the storm [[tokens=900 tps=20 prefill_ms=0]]"
 BREAKS = "Tell me of the keeper [[tokens=60 tps=200 fail_after=20 prefill_ms=0]]"
 
 
@@ -53,9 +54,17 @@ def test_an_answers_details_are_opened_and_closed_by_keyboard(page: Page) -> Non
     expect(opener(answer)).to_be_focused()
 
 
+def test_an_answer_has_details_only_once_it_has_ended(page: Page) -> None:
+    answer = ask(page, LONG)
+    ended(answer, "streaming")
+    expect(opener(answer)).to_be_hidden()
+    page.get_by_role("button", name="Stop").click()
+    ended(answer, "stopped")
+    expect(opener(answer)).to_be_visible()
+
+
 def test_details_close_when_the_answer_is_given_anew_and_then_count_all_attempts(page: Page) -> None:
     answer = ask(page, BREAKS)
-    expect(opener(answer)).to_be_hidden()
     ended(answer, "failed")
     opener(answer).click()
     expect(panel(answer).locator("dl")).to_be_visible()
