@@ -42,7 +42,8 @@ class Program:
 
     `environment` is added to the supervisor's own. The next program starts when `started` returns. Programs
     of one `stop_stage` stop together, before those of a higher one: each gets SIGTERM, and SIGKILL after
-    `grace_s` seconds; what is left of its group is always killed.
+    `grace_s` seconds; what is left of its group is always killed. `ended` is called then, on a thread, before the
+    program starts again, which takes `pause_s` seconds at least.
     """
 
     name: str
@@ -50,6 +51,8 @@ class Program:
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     grace_s: float = 10.0
     started: Callable[[], Awaitable[None]] | None = None
+    ended: Callable[[], None] | None = None
+    pause_s: float = 0.0
     stop_stage: int = 0
 
 
@@ -140,9 +143,11 @@ class Supervisor:
                 ends_in_a_row = 1 if lived >= STEADY_S else ends_in_a_row + 1
                 if ends_in_a_row >= HOPELESS and not self._ready:
                     raise CannotStart(name=program.name, status=status, log=log.path)
-                pause = BACKOFF_S[min(ends_in_a_row, len(BACKOFF_S)) - 1]
+                pause = max(program.pause_s, BACKOFF_S[min(ends_in_a_row, len(BACKOFF_S)) - 1])
                 ending = f"{_in_words(status)} after {lived:.1f} s"
                 self._console.say(f"{program.name} ended with {ending}; again in {pause:g} s")
+                if program.ended is not None:
+                    await asyncio.to_thread(program.ended)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stop.wait(), pause)
         finally:

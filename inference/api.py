@@ -358,6 +358,20 @@ def _counts(pool: PoolInfo) -> bool:
     return True
 
 
+def worker_gone(*, pool: str, node: str) -> int:
+    """The process of a pool's worker (by its Celery node name) has ended, by whatever cause; how many answers it held.
+
+    They go on elsewhere at once instead of when its leases lapse. Raises ServiceUnavailable: then they lapse.
+    """
+    try:
+        held: int = store.connector().run(
+            lambda cell: cell.call(workers.gone(cell.keys, pool=pool, node=node, now_ms=store.now_ms()))
+        )
+    except StoreUnavailable as error:
+        raise ServiceUnavailable(reason=str(error)) from error
+    return held
+
+
 def pool_gauges() -> list[PoolGauges]:
     """What the engines of each pool report; zeros for a pool without a live worker. Empty when Redis is away."""
     slugs = list(ModelPool.objects.values_list("slug", flat=True))

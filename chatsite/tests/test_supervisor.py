@@ -112,6 +112,17 @@ def test_each_line_of_output_is_shown_under_its_programs_name_and_kept_in_its_lo
         assert (tmp_path / "log" / "web.log").read_text() == "web is up\n"
 
 
+def test_what_is_to_be_done_when_a_program_has_ended_is_done_before_it_starts_again(tmp_path: Path) -> None:
+    more = ", ended=lambda: print('seen to', flush=True), pause_s=1.5"
+    with supervised(tmp_path, programs=f"programs = [{staying('worker', more=more)}]") as site:
+        wait_for(lambda: len(site.pids("worker")) == 1, what="the program starts")
+        os.kill(site.pids("worker")[0], signal.SIGKILL)
+        wait_for(lambda: len(site.pids("worker")) == 2, what="the program starts again")
+        site.wait_for_output("again in 1.5 s")
+        text = site.output.read_text()
+        assert text.index("ended with") < text.index("seen to") < text.rindex("worker is up")
+
+
 def test_a_program_that_dies_is_started_again(tmp_path: Path) -> None:
     with supervised(tmp_path, programs=f"programs = [{staying('worker')}]") as site:
         wait_for(lambda: len(site.pids("worker")) == 1, what="the program starts")

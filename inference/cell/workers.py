@@ -100,6 +100,26 @@ def farewell(keys: Keys, *, pool: str, boot_id: str) -> ScriptCall:
     )
 
 
+def gone(keys: Keys, *, pool: str, node: str, now_ms: int) -> ScriptCall:
+    """Tell that a worker's process (by its Celery node name) has ended: nobody need wait for its leases to lapse.
+
+    For whoever has seen it end. Replies how many it held.
+    """
+    return ScriptCall(
+        "gone",
+        [
+            keys.workers(pool),
+            keys.worker_reports(pool),
+            keys.leases(pool),
+            keys.lease_owners(pool),
+            keys.pool(pool),
+            keys.room(pool),
+            keys.worker_facts(pool),
+        ],
+        [f"{node}/", now_ms],
+    )
+
+
 def alive(client: redis.Redis, keys: Keys, *, pool: str, now_ms: int) -> list[Report]:
     """The reports of the pool's live workers."""
     return list(reports(client, keys, pool=pool, now_ms=now_ms).values())

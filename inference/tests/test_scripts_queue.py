@@ -370,6 +370,38 @@ def test_a_worker_that_said_farewell_is_not_alive(yard: Yard) -> None:
     assert (len(yard.alive()), yard.state.slots) == (1, 4)
 
 
+def test_the_leases_of_a_worker_whose_process_ended_lapse_at_once_and_nobody_elses(yard: Yard) -> None:
+    yard.beat(boot_id="w/1")
+    yard.beat(boot_id="w2/1")
+    yard.put()
+    yard.put()
+    held, other = yard.take(boot_id="w/1"), yard.take(boot_id="w2/1")
+    assert yard.gone(node="w") == 1
+    assert (len(yard.alive()), yard.state.slots, yard.room("w/1")) == (1, 4, None)
+    yard.beat(str(other), boot_id="w2/1")
+    assert yard.lapsed == [str(held)]
+    assert yard.leases[str(other)] == ("w2/1", yard.now + LEASE_MS)
+
+
+def test_a_worker_that_is_said_to_be_gone_and_lives_takes_its_leases_back_with_its_next_beat(yard: Yard) -> None:
+    yard.beat(boot_id="w/1")
+    yard.put()
+    run = yard.take(boot_id="w/1")
+    yard.gone()
+    assert yard.beat(str(run), boot_id="w/1") == []
+    assert (yard.lapsed, len(yard.alive())) == ([], 1)
+    yard.gone()
+    yard.finish(run, boot_id="w/1")
+    assert yard.leases == {}
+
+
+def test_of_a_worker_that_held_nothing_nothing_is_left(yard: Yard) -> None:
+    yard.beat(boot_id="w/1")
+    assert yard.gone() == 0
+    assert yard.gone() == 0
+    assert yard.alive() == []
+
+
 def test_nobody_alive_is_no_error(yard: Yard) -> None:
     assert yard.alive() == []
     assert yard.leave() == 0

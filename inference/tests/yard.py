@@ -237,6 +237,10 @@ class Yard:
         known: int = self.cell.call(workers.farewell(self.keys, pool="p", boot_id=boot_id))
         return known
 
+    def gone(self, *, node: str = "w") -> int:
+        held: int = self.cell.call(workers.gone(self.keys, pool="p", node=node, now_ms=self.now))
+        return held
+
     @property
     def state(self) -> queue.PoolState:
         return queue.pool_state(self.cell, pool="p", now_ms=self.now)

@@ -19,4 +19,3 @@ def computes_bfloat16(*, cpu_info: Path = _CPU_INFO) -> bool:
         return True
     flags = (value.split() for key, _, value in (line.partition(":") for line in lines) if key.strip() in _FLAGS)
     return not _BFLOAT16.isdisjoint(next(flags, _BFLOAT16))
-

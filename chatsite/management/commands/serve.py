@@ -6,8 +6,11 @@ import sys
 import time
 from argparse import ArgumentParser
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
 
+import structlog
+from celery.utils.nodenames import host_format
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, connection
@@ -18,10 +21,14 @@ from chatsite.process_output import Console
 from chatsite.state_folder import AlreadyRunning, StateFolder
 from chatsite.supervisor import CannotStart, Program, Supervisor
 from inference import api as inference
-from inference.errors import PoolNotFound
+from inference.errors import PoolNotFound, ServiceUnavailable
+
+log = structlog.get_logger(__name__)
 
 POLL_S = 0.5
 PROGRESS_EVERY_S = 5.0
+# A worker that starts takes a core for seconds. The others, who go on with what it left, need them more at first.
+WORKER_PAUSE_S = 3.0
 
 
 class Command(BaseCommand):
@@ -151,7 +158,13 @@ def programs(
         ),
         # Hands unfinished answers over when it is told to stop; it is gone within 5 s by itself.
         *(
-            Program(name=name, command=[*generating, f"pool.{pool}", "--hostname", node(name)], stop_stage=1)
+            Program(
+                name=name,
+                command=[*generating, f"pool.{pool}", "--hostname", node(name)],
+                ended=partial(tell_gone, pool=pool, node=host_format(node(name))),
+                pause_s=WORKER_PAUSE_S if workers[pool] > 1 else 0.0,
+                stop_stage=1,
+            )
             for name, pool in named
         ),
         Program(
@@ -165,6 +178,14 @@ def programs(
         server = Program(name="valkey", command=valkey.prepare(), started=valkey.answers, stop_stage=2)
         found.insert(0, server)
     return found
+
+
+def tell_gone(*, pool: str, node: str) -> None:
+    """Have a dead worker's answers go on at once. Without Redis its leases lapse, which takes a little longer."""
+    try:
+        inference.worker_gone(pool=pool, node=node)
+    except ServiceUnavailable as error:
+        log.warning("worker_not_told_gone", node=node, error=str(error))
 
 
 async def until_ready(*, host: str, port: int, console: Console, pools: Collection[str]) -> None:
