@@ -3,6 +3,7 @@
 -- ARGV  1 now (ms)
 -- Returns JSON: waiting, begun, places, squeezed (bool), slots, hold_ms, tiers: {slug: {waiting, users, weight, free
 -- (bool), share, wait_ms}}; share is of the service given lately.
+-- flags: no-writes
 -- include: _pool
 -- include: _place
 local now = tonumber(ARGV[1])
