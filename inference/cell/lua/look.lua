@@ -7,7 +7,7 @@
 -- include: _pool
 -- include: _place
 local now = tonumber(ARGV[1])
-local pool = pool_load(KEYS[1])
+local pool = pool_look(KEYS[1])
 local tiers = {}
 local by = favour(pool, now)
 local all = given(pool, now)
