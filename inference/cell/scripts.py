@@ -10,6 +10,8 @@ from pathlib import Path
 
 _FOLDER = Path(__file__).parent / "lua"
 _INCLUDE, _FLAGS = "-- include: ", "-- flags: "
+# What a script has above this line is made once, too.
+_CALL = "-- at each call:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +36,16 @@ def _read() -> Library:
     functions = {name: f"{name}_{version}" for name in scripts}
     parts = [f"#!lua name=chatsite_{version}", *helpers]
     for name, lines in scripts.items():
+        begin = lines.index(_CALL) if _CALL in lines else 0
         parts += [
+            "do",
+            *lines[:begin],
             "redis.register_function{",
             f"function_name = '{functions[name]}', flags = {{{_flags(lines)}}},",
             "callback = function(KEYS, ARGV)",
-            *lines,
+            *lines[begin:],
             "end}",
+            "end",
         ]
     return Library(text="\n".join(parts), functions=functions)
 

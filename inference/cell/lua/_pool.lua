@@ -62,9 +62,9 @@ end
 local function pool_write(key, pool)
   if not pool.head then
     pool.head = pool.version .. ' ' .. table.concat(pool.names, ' ') .. '\n'
-    pool.format = '<' .. string.rep('d', HEAD + EACH * #pool.names)
+    pool.format = '<c' .. #pool.head .. string.rep('d', HEAD + EACH * #pool.names)
   end
-  pool.packed = pool.head .. struct.pack(pool.format, unpack(pool, 1, HEAD + EACH * #pool.names))
+  pool.packed = struct.pack(pool.format, pool.head, unpack(pool, 1, HEAD + EACH * #pool.names))
   redis.call('SET', key, pool.packed)
 end
 
@@ -128,6 +128,8 @@ end
 -- Facts: run:epoch|chat|prompt|output expected|home|tokens cached there|since|wait foretold (ms)|position told|wait told
 --   (s)|when (ms)
 local FACTS = '^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)$'
+-- An entry of :f:, its facts one by one.
+local ENTRY = '^(%d+)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)$'
 -- A lease's owner: boot id|tier|user|chat|prompt tokens charged|output tokens charged
 local OWNER = '^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)$'
 
