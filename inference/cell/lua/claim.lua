@@ -13,7 +13,7 @@
 local function lease(KEYS, ARGV, pool, member, owner)
   local boot, now = ARGV[1], tonumber(ARGV[2])
   redis.call('ZADD', KEYS[3], now + ARGV[3], member)
-  redis.call('HSET', KEYS[4], member, boot .. '|' .. owner)
+  redis.call('HSET', KEYS[4], member, owner)
   redis.call('ZADD', KEYS[6], 'XX', 'INCR', -1, boot)
   if pool[LAST] > 0 then
     local passed = math.max(0, now - pool[LAST])
@@ -124,7 +124,7 @@ if waiting < pool[N] then
     if prompt + output <= room then
       redis.call('ZREM', queue .. ':begun', begun)
       redis.call('HDEL', queue .. ':b', begun)
-      return lease(KEYS, ARGV, pool, begun, table.concat({slug, user, chat, 0, 0}, '|'))
+      return lease(KEYS, ARGV, pool, begun, table.concat({boot, slug, user, chat, 0, 0}, '|'))
     end
     if is_held_up(KEYS, ARGV, prompt + output, since) then return full(KEYS, pool, boot) end
     is_tight = true
@@ -217,4 +217,4 @@ else
     redis.call('HSET', KEYS[7] .. user, 'tag:' .. ARGV[6] .. ':' .. slug, string.format('%.3f', tag + cost))
   end
 end
-return lease(KEYS, ARGV, pool, member, table.concat({slug, user, chat, charged, output}, '|'))
+return lease(KEYS, ARGV, pool, member, table.concat({boot, slug, user, chat, charged, output}, '|'))
