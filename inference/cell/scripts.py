@@ -1,7 +1,11 @@
 """The Lua scripts beside this module, as one library of functions for the server.
 
-In a library what scripts share is made once, when it is loaded; a script of its own makes it at each call, which took
-a third of the time. A library is named by its text, so that processes of two versions may use one server.
+In a library what scripts share is made once, when it is loaded, and may keep something between two calls; a script of
+its own makes it at each call. Both together took a third of the time. A library is named by its text, so that processes
+of two versions may use one server.
+
+A file is the body of a function of KEYS and ARGV. `-- include: _name` says which helpers it uses, `-- flags: …` what
+the server is to know of it; what stands above the line `-- at each call:` is made once.
 """
 
 import hashlib
@@ -10,7 +14,6 @@ from pathlib import Path
 
 _FOLDER = Path(__file__).parent / "lua"
 _INCLUDE, _FLAGS = "-- include: ", "-- flags: "
-# What a script has above this line is made once, too.
 _CALL = "-- at each call:"
 
 
@@ -24,24 +27,25 @@ class Library:
 
 def _read() -> Library:
     sources = {path.stem: path.read_text(encoding="utf-8").splitlines() for path in sorted(_FOLDER.glob("*.lua"))}
-    shared = [name for name in sources if name.startswith("_")]
-    ordered: dict[str, None] = {}
-    for name in shared:
-        _with_includes(name, sources, ordered)
-    helpers = [line for name in ordered for line in sources[name]]
-    scripts = {name: lines for name, lines in sources.items() if name not in ordered}
     # The server knows a library by this; nothing depends on its strength.
-    text = repr(sources).encode()
-    version = hashlib.sha1(text, usedforsecurity=False).hexdigest()[:16]
-    functions = {name: f"{name}_{version}" for name in scripts}
-    parts = [f"#!lua name=chatsite_{version}", *helpers]
-    for name, lines in scripts.items():
+    version = hashlib.sha1(_compose(sources, "").text.encode(), usedforsecurity=False).hexdigest()[:16]
+    return _compose(sources, version)
+
+
+def _compose(sources: dict[str, list[str]], version: str) -> Library:
+    helpers: dict[str, None] = {}
+    for name in sources:
+        if name.startswith("_"):
+            _with_includes(name, sources, helpers)
+    functions = {name: f"{name}_{version}" for name in sources if name not in helpers}
+    parts = [f"#!lua name=chatsite_{version}", *(line for name in helpers for line in sources[name])]
+    for name, function in functions.items():
+        lines = sources[name]
         begin = lines.index(_CALL) if _CALL in lines else 0
         parts += [
             "do",
             *lines[:begin],
-            "redis.register_function{",
-            f"function_name = '{functions[name]}', flags = {{{_flags(lines)}}},",
+            f"redis.register_function{{function_name = '{function}', flags = {{{_flags(lines)}}},",
             "callback = function(KEYS, ARGV)",
             *lines[begin:],
             "end}",
