@@ -20,8 +20,8 @@ def test_libraries_of_two_versions_stand_side_by_side(valkey: Valkey) -> None:
     (version,) = {function.rpartition("_")[2] for function in LIBRARY.functions.values()}
 
     def load(client: redis.Redis) -> list[bool]:
-        client.function_load(LIBRARY.text)
-        client.function_load(LIBRARY.text.replace(version, "0" * 16))
+        client.function_load(LIBRARY.text, replace=True)
+        client.function_load(LIBRARY.text.replace(version, "0" * 16), replace=True)
         keys = ["a:pool", "a:queue", "a:places"]
         names = (LIBRARY.functions["look"], f"look_{'0' * 16}")
         return ['"waiting":0' in client.fcall(name, 3, *keys, 0) for name in names]
