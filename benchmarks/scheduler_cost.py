@@ -15,7 +15,7 @@ import redis
 
 from benchmarks import report
 from inference.cell import queue, workers
-from inference.cell.link import SHAS, Cell, Connector, Reply, ScriptCall
+from inference.cell.link import Cell, Connector, Reply, ScriptCall
 from inference.cell.policy import Policy, TierPolicy
 from inference.cell.queue import Served, Ticketed, Waiting
 from inference.cell.workers import Report
@@ -214,7 +214,7 @@ def _plain(client: redis.Redis, *, users: int) -> float:
 
 
 def _call(client: redis.Redis, calls: Sequence[ScriptCall]) -> list[Reply]:
-    return _send(client, [["EVALSHA", SHAS[one.script], len(one.keys), *one.keys, *one.args] for one in calls])
+    return _send(client, [one.command for one in calls])
 
 
 def _send(client: redis.Redis, commands: Sequence[Sequence[object]]) -> list[Reply]:

@@ -6,11 +6,9 @@ never sent a second time behind the caller's back.
 """
 
 import asyncio
-import hashlib
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import redis
@@ -22,19 +20,19 @@ from redis.retry import Retry
 
 from inference.cell.errors import IncarnationChanged, StoreUnavailable
 from inference.cell.keys import Keys
+from inference.cell.scripts import LIBRARY
 
 Argument = str | bytes | int | float
 T = TypeVar("T")
 Reply = Any  # whatever the script returns: integers, strings and lists of them
 
 FAILURES = (redis.RedisError, OSError)
-# Codes of replies by which a server says that it cannot serve now: it lacks disk, memory, its scripts or replicas, is
-# a replica itself, still loads its data or runs somebody's endless script.
+# Codes of replies by which a server says that it cannot serve now: it lacks disk, memory or replicas, is a
+# replica itself, still loads its data or runs somebody's endless script.
 _REFUSALS = frozenset(
     {
         "MISCONF",
         "OOM",
-        "NOSCRIPT",
         "NOREPLICAS",
         "READONLY",
         "MASTERDOWN",
@@ -49,37 +47,20 @@ _UNAVAILABLE = (
     redis.TimeoutError,
     redis.exceptions.ReadOnlyError,
     redis.exceptions.OutOfMemoryError,
-    redis.exceptions.NoScriptError,
     redis.exceptions.MasterDownError,
     redis.exceptions.ClusterDownError,
     OSError,
 )
-_INCLUDE = "-- include: "
+# What a server says that does not know the function of a script, and one that has its library already.
+_FORGOTTEN, _KNOWN = "Function not found", "already exists"
 
 
 def is_unavailable(error: BaseException) -> bool:
     """Whether an error says that Redis cannot serve now. Any other reply of error is a fault of ours."""
     return isinstance(error, _UNAVAILABLE) or (
-        isinstance(error, redis.ResponseError) and str(error).partition(" ")[0] in _REFUSALS
+        isinstance(error, redis.ResponseError)
+        and (str(error).partition(" ")[0] in _REFUSALS or str(error) == _FORGOTTEN)
     )
-
-
-def _load_scripts() -> dict[str, str]:
-    folder = Path(__file__).parent / "lua"
-    sources = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.lua"))}
-    scripts: dict[str, str] = {}
-    for name, source in sources.items():
-        lines = [
-            sources[line.removeprefix(_INCLUDE).strip()] if line.startswith(_INCLUDE) else line
-            for line in source.splitlines()
-        ]
-        scripts[name] = "\n".join(lines)
-    return scripts
-
-
-SCRIPTS = _load_scripts()
-# The server names a script by its SHA-1; nothing here depends on its strength.
-SHAS = {name: hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest() for name, text in SCRIPTS.items()}
 
 
 def _run_id(info: Any) -> str:
@@ -98,6 +79,11 @@ class ScriptCall:
     script: str
     keys: Sequence[str]
     args: Sequence[Argument]
+
+    @property
+    def command(self) -> list[Argument]:
+        """As the server is sent it."""
+        return ["FCALL", LIBRARY.functions[self.script], len(self.keys), *self.keys, *self.args]
 
 
 class _AnotherIncarnation(redis.ConnectionError):
@@ -118,7 +104,13 @@ class _Binding:
 
 
 def _handshake() -> list[tuple[str, ...]]:
-    return [("INFO", "server"), *(("SCRIPT LOAD", text) for text in SCRIPTS.values())]
+    return [("INFO", "server"), ("FUNCTION", "LOAD", LIBRARY.text)]
+
+
+def _check_loaded(error: redis.ResponseError) -> None:
+    """A server that cannot write now may be read from all the same; who needs a function that it lacks is told then."""
+    if _KNOWN not in str(error) and not is_unavailable(error):
+        raise error
 
 
 class Cell:
@@ -131,7 +123,8 @@ class Cell:
 
     def call(self, call: ScriptCall) -> Reply:
         """Run one script."""
-        return self.run(lambda client: client.evalsha(SHAS[call.script], len(call.keys), *call.keys, *call.args))
+        function = LIBRARY.functions[call.script]
+        return self.run(lambda client: client.fcall(function, len(call.keys), *call.keys, *call.args))
 
     def run(self, operation: Callable[[redis.Redis], T]) -> T:
         """Run one client operation. Raises IncarnationChanged where it never left this process."""
@@ -209,8 +202,10 @@ class Connector:
             connection.on_connect()
             connection.send_packed_command(connection.pack_commands(_handshake()))
             info = connection.read_response()
-            for _ in SCRIPTS:
+            try:
                 connection.read_response()
+            except redis.ResponseError as error:
+                _check_loaded(error)
             binding.check(_run_id(info))
 
         try:
@@ -267,7 +262,7 @@ class AsyncCell:
         """
         pipeline = self.client.pipeline(transaction=False)
         for call in calls:
-            pipeline.execute_command("EVALSHA", SHAS[call.script], len(call.keys), *call.keys, *call.args)
+            pipeline.execute_command(*call.command)
         replies: list[Reply] = await self.run(lambda _: pipeline.execute(raise_on_error=False))
         for reply in replies:
             if isinstance(reply, Exception) and is_unavailable(reply):
@@ -367,8 +362,10 @@ class AsyncConnector:
             await connection.on_connect()
             await connection.send_packed_command(connection.pack_commands(_handshake()))
             info = await connection.read_response()
-            for _ in SCRIPTS:
+            try:
                 await connection.read_response()
+            except redis.ResponseError as error:
+                _check_loaded(error)
             binding.check(_run_id(info))
 
         try:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from inference.cell import admission, queue, workers
 from inference.cell.keys import Keys
-from inference.cell.link import SHAS, Argument, Cell, Reply, ScriptCall
+from inference.cell.link import Argument, Cell, Reply, ScriptCall
 from inference.cell.policy import Policy
 from inference.cell.queue import Later, Served, Ticketed, Waiting
 from inference.simulation.engines import Engine
@@ -35,7 +35,7 @@ class Scripts:
     def cost_us(self) -> float:
         """µs that the server took for scripts since it started."""
         (stats,) = self._calls([["INFO", "commandstats"]])
-        found = re.search(r"cmdstat_evalsha:calls=\d+,usec=(\d+)", stats)
+        found = re.search(r"cmdstat_fcall:calls=\d+,usec=(\d+)", stats)
         return float(found[1]) if found else 0.0
 
     def join(self, engines: Sequence[Engine], *, now: int) -> None:
@@ -149,17 +149,15 @@ class Scripts:
         owner, finished, *_ = self._calls(
             [
                 ["HGET", keys.lease_owners(POOL), str(run)],
-                _command(
-                    queue.finish(
-                        keys,
-                        pool=POOL,
-                        run=run,
-                        boot_id=f"w{turn.worker}",
-                        user_id=turn.user_id,
-                        chat_id=turn.chat.chat_id,
-                        served=served,
-                    )
-                ),
+                queue.finish(
+                    keys,
+                    pool=POOL,
+                    run=run,
+                    boot_id=f"w{turn.worker}",
+                    user_id=turn.user_id,
+                    chat_id=turn.chat.chat_id,
+                    served=served,
+                ).command,
                 *self._gone(turn, tokens=turn.prompt + turn.output, now=now),
             ]
         )
@@ -185,7 +183,7 @@ class Scripts:
             keys, user_id=turn.user_id, admission_id=turn.run_id, tokens=tokens, now_ms=_epoch(now)
         )
         return [
-            _command(settle),
+            settle.command,
             ["UNLINK", keys.stream(turn.run_id), keys.stream_state(turn.run_id), keys.messages(turn.user_id)],
             ["SREM", keys.open_streams(), str(turn.run_id)],
         ]
@@ -208,17 +206,13 @@ class Scripts:
         )
 
     def _call(self, call: ScriptCall) -> Reply:
-        return self._calls([_command(call)])[0]
+        return self._calls([call.command])[0]
 
     def _calls(self, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
         """The replies to several commands, sent together."""
         connection: Any = self._connection  # whose methods have no types
         connection.send_packed_command(connection.pack_commands(commands))
         return [connection.read_response() for _ in commands]
-
-
-def _command(call: ScriptCall) -> list[Argument]:
-    return ["EVALSHA", SHAS[call.script], len(call.keys), *call.keys, *call.args]
 
 
 def _boot(engine: Engine) -> str:

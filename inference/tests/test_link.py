@@ -90,7 +90,7 @@ def test_an_old_cell_never_writes_into_the_new_incarnation(valkey: Valkey) -> No
     for _ in range(3):
         with pytest.raises(StoreUnavailable):
             before.call(workers.farewell(before.keys, pool="p", boot_id="w"))
-    assert "cmdstat_evalsha" not in ask(valkey, lambda client: client.info("commandstats"))
+    assert "cmdstat_fcall" not in ask(valkey, lambda client: client.info("commandstats"))
 
 
 def test_without_a_server_there_is_no_cell(valkey: Valkey) -> None:
@@ -129,7 +129,7 @@ def test_a_fault_in_a_script_is_raised_as_it_is_and_keeps_the_cell(valkey: Valke
 
 def test_a_server_that_forgot_the_scripts_is_reconnected_to(valkey: Valkey) -> None:
     cell = store.connector().cell()
-    cell.run(lambda client: client.script_flush())
+    cell.run(lambda client: client.function_flush("SYNC"))
     with pytest.raises(StoreUnavailable):
         cell.call(look(cell))
     again = store.connector().cell()
@@ -233,6 +233,17 @@ def test_a_server_that_refuses_to_write_is_unavailable_until_it_writes_again(
             before.call(opening(before.keys))
     assert not ask(valkey, lambda client: client.keys("*"))
     assert store.connector().run(lambda cell: cell.call(opening(cell.keys)))[0] == "ok"
+
+
+@pytest.mark.parametrize("refusal", [out_of_memory, without_replicas, demoted])
+def test_a_server_that_refuses_to_write_is_read_from(
+    valkey: Valkey, refusal: Callable[[Valkey], AbstractContextManager[None]]
+) -> None:
+    with refusal(valkey):
+        cell = store.connector().cell()
+        assert cell.run(lambda client: client.xrange(cell.keys.stream(uuid4()))) == []
+        with pytest.raises(StoreUnavailable):
+            cell.call(look(cell))
 
 
 @pytest.mark.parametrize("refusal", REFUSALS)
@@ -343,7 +354,7 @@ async def test_async_one_faulty_script_spoils_no_other_of_its_pipeline(connector
 
 async def test_async_a_server_that_forgot_the_scripts_is_reconnected_to(connector: AsyncConnector) -> None:
     cell = await connector.cell()
-    await cell.run(lambda client: client.script_flush())
+    await cell.run(lambda client: client.function_flush("SYNC"))
     with pytest.raises(StoreUnavailable):
         await cell.call_many([look(cell), look(cell)])
     again = await connector.cell()

@@ -6,8 +6,10 @@ Who is served when: test_scheduling.py.
 import dataclasses
 import json
 from typing import Any
+from uuid import uuid4
 
 import pytest
+import redis
 from uuid_utils.compat import uuid7
 
 from inference.cell import workers
@@ -110,6 +112,27 @@ def test_a_new_admission_begins_a_fresh_stream(yard: Yard) -> None:
     assert [entry_id for entry_id, _ in yard.stream(run)] == ["0-1"]
     assert yard.told(run)[0]["reason"] == "retry"
     assert yard.stream_state(run) == {"epoch": "2", "mode": "wait", "last": "0-0"}
+
+
+def test_what_redis_has_of_a_pool_counts_whatever_was_saved_last(yard: Yard) -> None:
+    pool = yard.keys.pool("p")
+    yard.put()
+    look(yard.cell, lambda client: client.copy(pool, f"{pool}:before"))
+    yard.put()
+    look(yard.cell, lambda client: client.copy(f"{pool}:before", pool, replace=True))
+    yard.put()
+    assert yard.state.waiting == 2
+
+
+def test_a_script_that_fails_leaves_the_pool_as_it_was(yard: Yard) -> None:
+    users = f"{yard.keys.queue('p')}:u:free"
+    yard.put(tier="pro")
+    look(yard.cell, lambda client: client.set(users, "no users"))
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        yard.put(tier="free", user_id=uuid4())
+    look(yard.cell, lambda client: client.delete(users))
+    yard.put(tier="free", user_id=uuid4())
+    assert yard.state.waiting == 2
 
 
 def test_a_claim_leases_a_run(yard: Yard) -> None:

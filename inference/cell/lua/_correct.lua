@@ -1,5 +1,6 @@
--- What was charged for a run when it was claimed becomes what it cost. After _pool. `account` begins the names of
+-- What was charged for a run when it was claimed becomes what it cost. `account` begins the names of
 -- accounts. Returns the user's tag where it has none among those who wait, for the caller to store, else nil.
+-- include: _pool
 local function correct(pool, queue, slug, user, charged, cost)
   local o, more = pool.of[slug], cost - charged
   if not o or more == 0 then return nil end

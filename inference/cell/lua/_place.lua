@@ -1,4 +1,5 @@
--- Where a run stands, and how long it will wait. After _pool.
+-- Where a run stands, and how long it will wait.
+-- include: _pool
 local CLAIMS_GUESSED = 3
 
 -- Runs of the pool that are claimed in a ms. Measured while it had a backlog; until enough is, guessed from its slots.

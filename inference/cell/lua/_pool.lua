@@ -24,8 +24,10 @@ local WAITING, USERS, TAG, TIME, MOVE, KEPT, CAME, CAME_AT, RATIO, OUT, GIVEN = 
 local WEIGHT, IS_FREE, BOUND, COST, MANY, EACH = 12, 13, 14, 15, 16, 16
 local FADE_MS, RATE_MS = 20000, 15000
 
-local function pool_load(key)
-  local packed = redis.call('GET', key)
+-- The pools that were saved last, by key. While Redis has what was saved, nothing is to be unpacked.
+local saved = {}
+
+local function unpacked(packed)
   if not packed then
     local pool = {0, 0, 0, 0, 2000, 0.2, 0, 0, 0, 0, 0, 0, 1000, 0, 0, 0, 1, 1}
     pool.names, pool.of, pool.version = {}, {}, '-'
@@ -46,17 +48,37 @@ local function pool_load(key)
   return pool
 end
 
+-- To look at, or to go on with after it was written.
+local function pool_look(key) return unpacked(redis.call('GET', key)) end
+
+-- To change and save.
+local function pool_load(key)
+  local packed, pool = redis.call('GET', key), saved[key]
+  saved[key] = nil
+  if pool and pool.packed == packed then return pool end
+  return unpacked(packed)
+end
+
+local function pool_write(key, pool)
+  if not pool.head then
+    pool.head = pool.version .. ' ' .. table.concat(pool.names, ' ') .. '\n'
+    pool.format = '<c' .. #pool.head .. string.rep('d', HEAD + EACH * #pool.names)
+  end
+  pool.packed = struct.pack(pool.format, pool.head, unpack(pool, 1, HEAD + EACH * #pool.names))
+  redis.call('SET', key, pool.packed)
+end
+
+-- The last that a script does with a pool: it belongs to the next one.
 local function pool_save(key, pool)
-  local count = HEAD + EACH * #pool.names
-  redis.call('SET', key, pool.version .. ' ' .. table.concat(pool.names, ' ') .. '\n'
-    .. struct.pack('<' .. string.rep('d', count), unpack(pool, 1, count)))
+  pool_write(key, pool)
+  saved[key] = pool
 end
 
 local function tier_of(pool, slug)
   local o = pool.of[slug]
   if not o then
     o = HEAD + EACH * #pool.names
-    pool.names[#pool.names + 1], pool.of[slug] = slug, o
+    pool.names[#pool.names + 1], pool.of[slug], pool.head = slug, o, nil
     local fresh = {0, 0, 0, 0, 0, 0, 0, 0, 1, 200, 0, 1, 0, 300000, 500, 0}
     for i = 1, EACH do pool[o + i] = fresh[i] end
   end
@@ -67,7 +89,7 @@ end
 local function pool_rule(pool, version, text)
   if version == '' or version == pool.version then return end
   local policy = cjson.decode(text)
-  pool.version = version
+  pool.version, pool.head = version, nil
   pool[MODE] = policy.mode == 'drain' and 2 or policy.mode == 'shed_free' and 1 or 0
   pool[DEPTH], pool[FLOOR], pool[DELAY], pool[SLACK] = policy.depth, policy.floor, policy.delay, policy.slack
   pool[WP], pool[WQ] = policy.wp, policy.wq
@@ -106,6 +128,8 @@ end
 -- Facts: run:epoch|chat|prompt|output expected|home|tokens cached there|since|wait foretold (ms)|position told|wait told
 --   (s)|when (ms)
 local FACTS = '^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)$'
+-- An entry of :f:, its facts one by one.
+local ENTRY = '^(%d+)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)$'
 -- A lease's owner: boot id|tier|user|chat|prompt tokens charged|output tokens charged
 local OWNER = '^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)$'
 

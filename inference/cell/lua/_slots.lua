@@ -1,5 +1,6 @@
--- How many runs a pool's live workers hold in all, for estimates. After _pool.
+-- How many runs a pool's live workers hold in all, for estimates.
 -- Facts: boot id → slots|tokens of memory|tokens computed.
+-- include: _pool
 local function change_slots(key, by)
   if by == 0 then return end
   local pool = pool_load(key)

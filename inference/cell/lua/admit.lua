@@ -71,11 +71,11 @@ end
 
 -- The pool's own bounds. Free tiers are refused first; others only once the free ones have no more than their floor.
 local slug = ARGV[16]
-local pool = pool_load(KEYS[6])
+local pool = pool_look(KEYS[6])
 local known = pool.version
 pool_rule(pool, ARGV[17], ARGV[18])
 local o = tier_of(pool, slug)
-if pool.version ~= known then pool_save(KEYS[6], pool) end
+if pool.version ~= known then pool_write(KEYS[6], pool) end
 local is_free = pool[o + IS_FREE] == 1
 if pool[MODE] == 2 or (pool[MODE] == 1 and is_free) then
   return {'full', pool[MODE] == 2 and 'drain' or 'shed_free', '-1', '30000'}
@@ -98,7 +98,7 @@ if pool[N] + pending > 0 or not roomiest[2] or tonumber(roomiest[2]) < 1 then
   local depth = pool[o + WAITING] + pending
   if not is_free and (wait > bound * NEAR or depth > pool[DEPTH] / 2) then
     pool[SQUEEZE] = now + SQUEEZE_MS
-    pool_save(KEYS[6], pool)
+    pool_write(KEYS[6], pool)
   end
   local most = bound * (is_later and LATER or FULL)
   if wait > most or depth >= pool[DEPTH] then

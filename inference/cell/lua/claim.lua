@@ -8,14 +8,12 @@
 --       room than it has | false: nothing waits.
 -- include: _pool
 -- include: _place
-if ARGV[7] ~= '' then redis.call('ZADD', KEYS[6], 'XX', 'INCR', 1, ARGV[1]) end
-local pool = pool_load(KEYS[1])
-if pool[N] == 0 then return false end
-local boot, now, queue, room = ARGV[1], tonumber(ARGV[2]), KEYS[2], tonumber(ARGV[4])
 
-local function lease(member, owner)
+-- Lease it, and count it as claimed.
+local function lease(KEYS, ARGV, pool, member, owner)
+  local boot, now = ARGV[1], tonumber(ARGV[2])
   redis.call('ZADD', KEYS[3], now + ARGV[3], member)
-  redis.call('HSET', KEYS[4], member, boot .. '|' .. owner)
+  redis.call('HSET', KEYS[4], member, owner)
   redis.call('ZADD', KEYS[6], 'XX', 'INCR', -1, boot)
   if pool[LAST] > 0 then
     local passed = math.max(0, now - pool[LAST])
@@ -30,7 +28,7 @@ end
 
 -- By then its engine has told anew.
 local FULL_MS = 250
-local function full()
+local function full(KEYS, pool, boot)
   redis.call('ZADD', KEYS[6], 'XX', 0, boot)
   pool_save(KEYS[1], pool)
   return FULL_MS
@@ -39,51 +37,30 @@ end
 -- What does not fit now, other runs may pass for so long; after that its place is kept free for it. One that is larger
 -- than all of this worker's memory waits for another worker.
 local PASSED_MS = 2000
-local is_tight = false
-local function fits(needed)
-  if needed <= room then return true end
-  is_tight = true
-  return false
-end
-local function is_held_up(needed, since)
-  local memory = tonumber(string.match(redis.call('HGET', KEYS[8], boot) or '', '^[^|]*|([^|]*)|'))
-  return now - since > PASSED_MS and (not memory or needed <= memory)
-end
-
-local waiting = 0
-for _, slug in ipairs(pool.names) do waiting = waiting + pool[pool.of[slug] + WAITING] end
-if waiting < pool[N] then
-  local begun, since = unpack(redis.call('ZRANGE', queue .. ':begun', 0, 0, 'WITHSCORES'))
-  if begun then
-    local slug, user, chat, prompt, output =
-      string.match(redis.call('HGET', queue .. ':b', begun), '^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)$')
-    if fits(prompt + output) then
-      redis.call('ZREM', queue .. ':begun', begun)
-      redis.call('HDEL', queue .. ':b', begun)
-      return lease(begun, table.concat({slug, user, chat, 0, 0}, '|'))
-    end
-    if is_held_up(prompt + output, since) then return full() end
-  else
-    pool[N] = waiting
-  end
+local function is_held_up(KEYS, ARGV, needed, since)
+  if ARGV[2] - since <= PASSED_MS then return false end
+  local memory = tonumber(string.match(redis.call('HGET', KEYS[8], ARGV[1]) or '', '^[^|]*|([^|]*)|'))
+  return not memory or needed <= memory
 end
 
 local function first_of(name) return unpack(redis.call('ZRANGE', name, 0, 0, 'WITHSCORES')) end
 
-local function facts_of(slug, user) return split(redis.call('HGET', queue .. ':f:' .. slug, user)) end
+-- How many runs wait behind a user's next one, and its facts.
+local function facts_of(queue, slug, user) return string.match(redis.call('HGET', queue .. ':f:' .. slug, user), ENTRY) end
 
 -- A run is kept for its home until one of its slots has surely come free for it: by so many more of them than there are
 -- others kept there before it.
 local SURE = 3
 
 -- Until when (ms) a user's run is kept for its home from now on.
-local function kept_until(slug, user, home, cached)
+local function kept_until(KEYS, ARGV, pool, slug, user, home, cached)
+  local now = tonumber(ARGV[2])
   local beat = redis.call('ZSCORE', KEYS[5], home)
   local slots = tonumber(string.match(redis.call('HGET', KEYS[8], home) or '', '^%d+')) or 0
   if not beat or tonumber(beat) <= now - ARGV[5] or slots == 0 then return now end
   -- The prefill that is saved is a whole worker's time, an idle slot a part of one's: so long it is worth it.
   local delay = math.min(pool[DELAY], cached * pool[FILL] * slots)
-  local turn = redis.call('ZRANK', queue .. ':h:' .. slug .. ':' .. home, user) + 1
+  local turn = redis.call('ZRANK', KEYS[2] .. ':h:' .. slug .. ':' .. home, user) + 1
   local sure = (turn + SURE) * pool[HOLD] / slots
   return now + (delay < sure and 0 or math.ceil(sure))
 end
@@ -91,17 +68,17 @@ end
 -- Of the first few users whose runs are kept for other workers, those that are passed over now begin to count down, all
 -- together, or each idle slot would wait for each of them. Returns one that has had its time, or whose home is gone, and
 -- its tag; else nil, and in how many ms the first of them will have.
-local function overdue(slug, before)
+local function overdue(KEYS, ARGV, pool, slug, before)
+  local queue, now = KEYS[2], tonumber(ARGV[2])
   local soonest
   local kept = redis.call('ZRANGE', queue .. ':k:' .. slug, 0, 3, 'WITHSCORES')
   for i = 1, #kept, 2 do
     if before and tonumber(kept[i + 1]) > before then break end
-    local _, facts = facts_of(slug, kept[i])
-    local home, cached = select(5, string.match(facts, FACTS))
-    if home ~= boot then
+    local home, cached = select(6, facts_of(queue, slug, kept[i]))
+    if home ~= ARGV[1] then
       local ends = tonumber(redis.call('ZSCORE', queue .. ':x:' .. slug, kept[i]))
       if not ends then
-        ends = kept_until(slug, kept[i], home, cached)
+        ends = kept_until(KEYS, ARGV, pool, slug, kept[i], home, cached)
         redis.call('ZADD', queue .. ':x:' .. slug, ends, kept[i])
       end
       if ends <= now then return kept[i], tonumber(kept[i + 1]) end
@@ -113,20 +90,47 @@ end
 
 -- Which user of a tier this worker serves, its tag, and the least tag of all; or nil, and how long to wait. Those whose
 -- chats it has in memory may go first by so much as the policy's slack; those kept for others may be passed over.
-local function choose(slug, o)
+local function choose(KEYS, ARGV, pool, slug)
+  local queue, o = KEYS[2], pool.of[slug]
   local free, tag = first_of(queue .. ':u:' .. slug)
   tag = tonumber(tag)
   if pool[o + KEPT] == 0 then return free, tag, tag end
   local _, kept_tag = first_of(queue .. ':k:' .. slug)
   local least = math.min(tag or math.huge, tonumber(kept_tag))
-  local mine, its = first_of(queue .. ':h:' .. slug .. ':' .. boot)
+  local mine, its = first_of(queue .. ':h:' .. slug .. ':' .. ARGV[1])
   its = tonumber(its)
   local slack = math.min(pool[SLACK], pool[DELAY] / 4 * pace(pool) * pool[o + COST] / pool[o + USERS])
   if mine and (not tag or its <= tag + slack) then return mine, its, least end
-  local late, late_tag = overdue(slug, tag)
+  local late, late_tag = overdue(KEYS, ARGV, pool, slug, tag)
   if late then return late, late_tag, least end
   if free then return free, tag, least end
   return nil, late_tag
+end
+
+-- at each call:
+if ARGV[7] ~= '' then redis.call('ZADD', KEYS[6], 'XX', 'INCR', 1, ARGV[1]) end
+local pool = pool_load(KEYS[1])
+if pool[N] == 0 then return false end
+local boot, now, queue, room = ARGV[1], tonumber(ARGV[2]), KEYS[2], tonumber(ARGV[4])
+local is_tight = false
+
+local waiting = 0
+for _, slug in ipairs(pool.names) do waiting = waiting + pool[pool.of[slug] + WAITING] end
+if waiting < pool[N] then
+  local begun, since = unpack(redis.call('ZRANGE', queue .. ':begun', 0, 0, 'WITHSCORES'))
+  if begun then
+    local slug, user, chat, prompt, output =
+      string.match(redis.call('HGET', queue .. ':b', begun), '^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)$')
+    if prompt + output <= room then
+      redis.call('ZREM', queue .. ':begun', begun)
+      redis.call('HDEL', queue .. ':b', begun)
+      return lease(KEYS, ARGV, pool, begun, table.concat({boot, slug, user, chat, 0, 0}, '|'))
+    end
+    if is_held_up(KEYS, ARGV, prompt + output, since) then return full(KEYS, pool, boot) end
+    is_tight = true
+  else
+    pool[N] = waiting
+  end
 end
 
 -- Tiers with a backlog, the one that has had least first. By what was given lately, not by their weights, free ones come
@@ -153,65 +157,64 @@ table.sort(order, function(a, b)
   return a < b
 end)
 
--- Claim the next run of a tier's user, whose tag is `tag` and who has so many more `behind` it, while the tier's least tag
--- is `least`.
-local function take(slug, o, user, tag, least, behind, facts)
-  local member, chat, prompt, output, home, cached, since, told = string.match(facts, FACTS)
-  prompt, told, behind = tonumber(prompt), tonumber(told), tonumber(behind)
-  if home == boot then prompt = prompt - cached end
-  local cost = cost_of(pool, prompt, output)
-  -- The tiers' clock, then this tier's own. What the free ones had or had not because of their floor, the clock forgets;
-  -- among each other they stay as they are.
-  pool[CLOCK] = math.max(pool[CLOCK] + pool[STEP], least_tag)
-  pool[STEP] = cost / weights
-  if least_free < math.huge and (free_first or free_last) then
-    for _, one in ipairs(order) do
-      local other = pool.of[one]
-      if pool[other + IS_FREE] == 1 then pool[other + TAG] = pool[other + TAG] + pool[CLOCK] - least_free end
-    end
-  end
-  pool[o + TAG] = pool[o + TAG] + cost / pool[o + WEIGHT]
-  pool[o + TIME] = math.max(pool[o + TIME] + pool[o + MOVE], least)
-  pool[o + MOVE] = cost / math.max(1, pool[o + USERS])
-  pool[o + COST] = pool[o + COST] + (cost - pool[o + COST]) * 0.02
-  pool[o + GIVEN] = pool[o + GIVEN] + cost
-  pool[o + WAITING] = pool[o + WAITING] - 1
-  -- Learn from a wait that is over how far such estimates are off.
-  local waited = now - since
-  if told > 0 and (told >= 500 or waited >= 500) then
-    local ratio = (waited + 500) / (told + 500)
-    pool[o + RATIO] = math.min(4, math.max(0.25, pool[o + RATIO] + (ratio - pool[o + RATIO]) * 0.05))
-  end
-  leave(pool, o, queue, slug, user, home)
-  if behind > 0 then
-    if behind == 1 then pool[o + MANY] = pool[o + MANY] - 1 end
-    local following = redis.call('ZPOPMIN', queue .. ':l:' .. slug .. ':' .. user)[1]
-    redis.call('HSET', queue .. ':f:' .. slug, user, behind - 1 .. '|' .. following)
-    stand(pool, o, queue, slug, user, tag + cost, (select(5, string.match(following, FACTS))))
-  else
-    pool[o + USERS] = pool[o + USERS] - 1
-    redis.call('HDEL', queue .. ':f:' .. slug, user)
-    -- Not of an account that is gone, or was never there.
-    if redis.call('HEXISTS', KEYS[7] .. user, 'gen') == 1 then
-      redis.call('HSET', KEYS[7] .. user, 'tag:' .. ARGV[6] .. ':' .. slug, string.format('%.3f', tag + cost))
-    end
-  end
-  return lease(member, table.concat({slug, user, chat, prompt, output}, '|'))
-end
-
-local again
-for _, slug in ipairs(order) do
-  local o = pool.of[slug]
-  local user, tag, least = choose(slug, o)
+-- The next of the first tier that has one for this worker.
+local slug, user, tag, least, behind, member, chat, prompt, output, home, cached, since, told, again
+for _, one in ipairs(order) do
+  user, tag, least = choose(KEYS, ARGV, pool, one)
   if user then
-    local behind, facts = facts_of(slug, user)
-    local prompt, output, _, _, since = select(3, string.match(facts, FACTS))
-    if fits(prompt + output) then return take(slug, o, user, tag, least, behind, facts) end
-    if is_held_up(prompt + output, since) then return full() end
+    slug = one
+    behind, member, chat, prompt, output, home, cached, since, told = facts_of(queue, slug, user)
+    if prompt + output <= room then break end
+    if is_held_up(KEYS, ARGV, prompt + output, since) then return full(KEYS, pool, boot) end
+    is_tight, user = true, nil
   elseif tag then
     again = math.min(again or tag, tag)
   end
 end
-if is_tight then return full() end
-pool_save(KEYS[1], pool)
-return again or false
+if not user then
+  if is_tight then return full(KEYS, pool, boot) end
+  pool_save(KEYS[1], pool)
+  return again or false
+end
+
+local o, charged = pool.of[slug], home == boot and prompt - cached or prompt
+local cost = cost_of(pool, charged, output)
+-- The tiers' clock, then this tier's own. What the free ones had or had not because of their floor, the clock forgets;
+-- among each other they stay as they are.
+pool[CLOCK] = math.max(pool[CLOCK] + pool[STEP], least_tag)
+pool[STEP] = cost / weights
+if least_free < math.huge and (free_first or free_last) then
+  for _, one in ipairs(order) do
+    local other = pool.of[one]
+    if pool[other + IS_FREE] == 1 then pool[other + TAG] = pool[other + TAG] + pool[CLOCK] - least_free end
+  end
+end
+pool[o + TAG] = pool[o + TAG] + cost / pool[o + WEIGHT]
+pool[o + TIME] = math.max(pool[o + TIME] + pool[o + MOVE], least)
+pool[o + MOVE] = cost / math.max(1, pool[o + USERS])
+pool[o + COST] = pool[o + COST] + (cost - pool[o + COST]) * 0.02
+pool[o + GIVEN] = pool[o + GIVEN] + cost
+pool[o + WAITING] = pool[o + WAITING] - 1
+-- Learn from a wait that is over how far such estimates are off.
+told = tonumber(told)
+local waited = now - since
+if told > 0 and (told >= 500 or waited >= 500) then
+  local ratio = (waited + 500) / (told + 500)
+  pool[o + RATIO] = math.min(4, math.max(0.25, pool[o + RATIO] + (ratio - pool[o + RATIO]) * 0.05))
+end
+leave(pool, o, queue, slug, user, home)
+behind = tonumber(behind)
+if behind > 0 then
+  if behind == 1 then pool[o + MANY] = pool[o + MANY] - 1 end
+  local following = redis.call('ZPOPMIN', queue .. ':l:' .. slug .. ':' .. user)[1]
+  redis.call('HSET', queue .. ':f:' .. slug, user, behind - 1 .. '|' .. following)
+  stand(pool, o, queue, slug, user, tag + cost, (select(5, string.match(following, FACTS))))
+else
+  pool[o + USERS] = pool[o + USERS] - 1
+  redis.call('HDEL', queue .. ':f:' .. slug, user)
+  -- Not of an account that is gone, or was never there.
+  if redis.call('HEXISTS', KEYS[7] .. user, 'gen') == 1 then
+    redis.call('HSET', KEYS[7] .. user, 'tag:' .. ARGV[6] .. ':' .. slug, string.format('%.3f', tag + cost))
+  end
+end
+return lease(KEYS, ARGV, pool, member, table.concat({boot, slug, user, chat, charged, output}, '|'))

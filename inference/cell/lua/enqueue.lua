@@ -9,6 +9,68 @@
 -- include: _pool
 -- include: _place
 -- include: _correct
+
+local HEARD_MS = 250
+
+local function alive(KEYS, ARGV, boot)
+  local beat = redis.call('ZSCORE', KEYS[8], boot)
+  return beat and tonumber(beat) > ARGV[6] - ARGV[17]
+end
+
+-- A worker that has room: this one if it has, else the one with the most.
+local function with_room(KEYS, ARGV, boot)
+  if boot ~= '' and tonumber(redis.call('ZSCORE', KEYS[9], boot) or '0') >= 1 then return boot end
+  for _ = 1, 4 do
+    local top = redis.call('ZREVRANGE', KEYS[9], 0, 0, 'WITHSCORES')
+    if #top == 0 or tonumber(top[2]) < 1 then return '' end
+    if alive(KEYS, ARGV, top[1]) then return top[1] end
+    redis.call('ZREM', KEYS[9], top[1])
+  end
+  return ''
+end
+
+-- The worker that has the chat in its memory, and how much of the prompt.
+local function find_home(KEYS, ARGV, pool)
+  local was = pool[DELAY] > 0 and redis.call('GET', KEYS[11])
+  if not was then return '', 0 end
+  local boot, tokens, filled = string.match(was, '^([^|]*)|([^|]*)|([^|]*)$')
+  local memory, computed = string.match(redis.call('HGET', KEYS[10], boot) or '', '^[^|]*|([^|]*)|([^|]*)$')
+  -- What it has computed since may have pushed the chat out of its memory.
+  if not memory or computed - filled + tokens > tonumber(memory) or not alive(KEYS, ARGV, boot) then return '', 0 end
+  return boot, math.min(tonumber(tokens), ARGV[13] - 1)
+end
+
+-- Where it stands already, if it does.
+local function known(queue, line, entry, member)
+  if redis.call('HEXISTS', queue .. ':b', member) == 1 then return 'begun' end
+  if not entry then return nil end
+  local _, facts = split(entry)
+  if string.sub(facts, 1, #member + 1) == member .. '|' then return facts end
+  for _, other in ipairs(redis.call('ZRANGE', line, 0, -1)) do
+    if string.sub(other, 1, #member + 1) == member .. '|' then return other end
+  end
+  return nil
+end
+
+-- Whether some worker has claimed it and is about to say so in the database. One that died before it did, did nothing.
+local function claimed(KEYS, ARGV, pool, member)
+  local lease = redis.call('ZSCORE', KEYS[5], member)
+  if not lease then return false end
+  if tonumber(lease) >= tonumber(ARGV[6]) then return true end
+  local owner = redis.call('HGET', KEYS[6], member)
+  redis.call('ZREM', KEYS[5], member)
+  redis.call('HDEL', KEYS[6], member)
+  if owner then
+    local _, its, whose, _, asked, output = string.match(owner, OWNER)
+    local more = correct(pool, KEYS[4], its, whose, cost_of(pool, tonumber(asked), tonumber(output)), 0)
+    if more and whose == ARGV[10] and redis.call('HEXISTS', KEYS[2], 'gen') == 1 then
+      redis.call('HINCRBYFLOAT', KEYS[2], 'tag:' .. ARGV[7] .. ':' .. its, more)
+    end
+  end
+  return false
+end
+
+-- at each call:
 local now, slug, user, queue, member = tonumber(ARGV[6]), ARGV[11], ARGV[10], KEYS[4], ARGV[2] .. ':' .. ARGV[3]
 local is_news = false
 local held = redis.call('HGET', KEYS[1], ARGV[5])
@@ -27,72 +89,13 @@ pool_rule(pool, ARGV[15], ARGV[16])
 local o = tier_of(pool, slug)
 local position, wait, told, direct, line = 0, '0', 0, '', queue .. ':l:' .. slug .. ':' .. user
 
-local HEARD_MS = 250
-
-local function alive(boot)
-  local beat = redis.call('ZSCORE', KEYS[8], boot)
-  return beat and tonumber(beat) > now - ARGV[17]
-end
-
--- A worker that has room: this one if it has, else the one with the most.
-local function with_room(boot)
-  if boot ~= '' and tonumber(redis.call('ZSCORE', KEYS[9], boot) or '0') >= 1 then return boot end
-  for _ = 1, 4 do
-    local top = redis.call('ZREVRANGE', KEYS[9], 0, 0, 'WITHSCORES')
-    if #top == 0 or tonumber(top[2]) < 1 then return '' end
-    if alive(top[1]) then return top[1] end
-    redis.call('ZREM', KEYS[9], top[1])
-  end
-  return ''
-end
-
--- The worker that has the chat in its memory, and how much of the prompt.
-local function find_home()
-  local was = pool[DELAY] > 0 and redis.call('GET', KEYS[11])
-  if not was then return '', 0 end
-  local boot, tokens, filled = string.match(was, '^([^|]*)|([^|]*)|([^|]*)$')
-  local memory, computed = string.match(redis.call('HGET', KEYS[10], boot) or '', '^[^|]*|([^|]*)|([^|]*)$')
-  -- What it has computed since may have pushed the chat out of its memory.
-  if not memory or computed - filled + tokens > tonumber(memory) or not alive(boot) then return '', 0 end
-  return boot, math.min(tonumber(tokens), ARGV[13] - 1)
-end
-
 local entry = redis.call('HGET', queue .. ':f:' .. slug, user)
--- Where it stands already, if it does.
-local function known()
-  if is_news then return nil end
-  if redis.call('HEXISTS', queue .. ':b', member) == 1 then return 'begun' end
-  if not entry then return nil end
-  local _, facts = split(entry)
-  if string.sub(facts, 1, #member + 1) == member .. '|' then return facts end
-  for _, other in ipairs(redis.call('ZRANGE', line, 0, -1)) do
-    if string.sub(other, 1, #member + 1) == member .. '|' then return other end
-  end
-  return nil
-end
-
--- Whether some worker has claimed it and is about to say so in the database. One that died before it did, did nothing.
-local function claimed()
-  local lease = not is_news and redis.call('ZSCORE', KEYS[5], member)
-  if not lease then return false end
-  if tonumber(lease) >= now then return true end
-  local owner = redis.call('HGET', KEYS[6], member)
-  redis.call('ZREM', KEYS[5], member)
-  redis.call('HDEL', KEYS[6], member)
-  if owner then
-    local _, its, whose, _, asked, output = string.match(owner, OWNER)
-    local more = correct(pool, queue, its, whose, cost_of(pool, tonumber(asked), tonumber(output)), 0)
-    if more and whose == user and redis.call('HEXISTS', KEYS[2], 'gen') == 1 then redis.call('HINCRBYFLOAT', KEYS[2], 'tag:' .. ARGV[7] .. ':' .. its, more) end
-  end
-  return false
-end
-
-local stands, is_new, home_told = known(), false, nil
+local stands, is_new, home_told = not is_news and known(queue, line, entry, member), false, nil
 if stands then
   if stands ~= 'begun' then
     position, wait = select(9, string.match(stands, FACTS))
   end
-elseif claimed() then
+elseif not is_news and claimed(KEYS, ARGV, pool, member) then
   position = 0
 elseif ARGV[3] ~= ARGV[4] then
   -- An answer that was begun is somebody's pause: it goes on before new ones begin, and is paid for already.
@@ -101,12 +104,12 @@ elseif ARGV[3] ~= ARGV[4] then
     math.ceil(math.min(pool[o + OUT], ARGV[14]))}, '|'))
   pool[N] = pool[N] + 1
   is_new = true
-  direct = with_room('')
+  direct = with_room(KEYS, ARGV, '')
 else
   is_new = true
   local own = redis.call('HMGET', KEYS[2], 'out:' .. ARGV[7], 'tag:' .. ARGV[7] .. ':' .. slug)
   local expected = math.min(tonumber(own[1] or pool[o + OUT]), tonumber(ARGV[14]))
-  local home, cached = find_home()
+  local home, cached = find_home(KEYS, ARGV, pool)
   home_told = home
   if pool[o + WAITING] == 0 then pool[o + TAG] = math.max(pool[o + TAG], pool[CLOCK]) end
   pool[N], pool[o + WAITING] = pool[N] + 1, pool[o + WAITING] + 1
@@ -132,7 +135,7 @@ else
     pool[o + USERS] = pool[o + USERS] + 1
     stand(pool, o, queue, slug, user, tag, home)
   end
-  direct = with_room(home)
+  direct = with_room(KEYS, ARGV, home)
   -- With room for it, it waits for nobody if its home has it, or if all others are kept for theirs.
   local others = pool[N] - 1
   for _, one in ipairs(pool.names) do others = others - pool[pool.of[one] + KEPT] end

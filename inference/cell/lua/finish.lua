@@ -29,12 +29,12 @@ if o then
   local cost = cost_of(pool, asked == 0 and 0 or computed, output)
   local more = correct(pool, KEYS[2], slug, user, cost_of(pool, asked, expected), cost)
   if is_whole then pool[o + OUT] = pool[o + OUT] + (output - pool[o + OUT]) * 0.02 end
-  local tag = 'tag:' .. ARGV[9] .. ':' .. slug
-  local known = redis.call('HMGET', KEYS[7], 'gen', 'out:' .. ARGV[9], tag)
+  local out, tag = 'out:' .. ARGV[9], 'tag:' .. ARGV[9] .. ':' .. slug
+  local known = redis.call('HMGET', KEYS[7], 'gen', out, tag)
   if known[1] then
     local before = tonumber(known[2] or (is_whole and output or pool[o + OUT]))
     local after = is_whole and before + (output - before) * 0.3 or before
-    redis.call('HSET', KEYS[7], 'out:' .. ARGV[9], string.format('%.1f', after),
+    redis.call('HSET', KEYS[7], out, string.format('%.1f', after),
       tag, string.format('%.3f', (known[3] or 0) + (more or 0)))
   end
 end

@@ -3,10 +3,11 @@
 -- ARGV  1 now (ms)
 -- Returns JSON: waiting, begun, places, squeezed (bool), slots, hold_ms, tiers: {slug: {waiting, users, weight, free
 -- (bool), share, wait_ms}}; share is of the service given lately.
+-- flags: no-writes
 -- include: _pool
 -- include: _place
 local now = tonumber(ARGV[1])
-local pool = pool_load(KEYS[1])
+local pool = pool_look(KEYS[1])
 local tiers = {}
 local by = favour(pool, now)
 local all = given(pool, now)

@@ -7,7 +7,7 @@
 -- include: _pool
 -- include: _place
 local slug, from, count, now, queue = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), KEYS[2]
-local pool = pool_load(KEYS[1])
+local pool = pool_look(KEYS[1])
 local o = pool.of[slug]
 if not o or pool[o + WAITING] == 0 then return {0, 0} end
 local told = 0
