@@ -155,7 +155,7 @@ end)
 
 -- Claim the next run of a tier's user, whose tag is `tag` and who has so many more `behind` it, while the tier's least tag
 -- is `least`.
-local function take(slug, o, user, tag, least, behind, facts)
+local function take(slug, o, user, tag, least, behind, facts, owed)
   local member, chat, prompt, output, home, cached, since, told = string.match(facts, FACTS)
   prompt, told, behind = tonumber(prompt), tonumber(told), tonumber(behind)
   if home == boot then prompt = prompt - cached end
@@ -174,26 +174,20 @@ local function take(slug, o, user, tag, least, behind, facts)
   pool[o + TIME] = math.max(pool[o + TIME] + pool[o + MOVE], least)
   pool[o + MOVE] = cost / math.max(1, pool[o + USERS])
   pool[o + COST] = pool[o + COST] + (cost - pool[o + COST]) * 0.02
-  pool[o + GIVEN] = pool[o + GIVEN] + cost
+  pool[o + GIVEN], pool[o + SERVED] = pool[o + GIVEN] + cost, pool[o + SERVED] + 1
   pool[o + WAITING] = pool[o + WAITING] - 1
-  -- Learn from a wait that is over how far such estimates are off.
-  local waited = now - since
-  if told > 0 and (told >= 500 or waited >= 500) then
-    local ratio = (waited + 500) / (told + 500)
-    pool[o + RATIO] = math.min(4, math.max(0.25, pool[o + RATIO] + (ratio - pool[o + RATIO]) * 0.05))
-  end
+  if told ~= 0 then learn(pool, o, math.abs(told), now - since, ratio_of(told < 0, home)) end
   leave(pool, o, queue, slug, user, home)
   if behind > 0 then
-    if behind == 1 then pool[o + MANY] = pool[o + MANY] - 1 end
     local following = redis.call('ZPOPMIN', queue .. ':l:' .. slug .. ':' .. user)[1]
-    redis.call('HSET', queue .. ':f:' .. slug, user, behind - 1 .. '|' .. following)
-    stand(pool, o, queue, slug, user, tag + cost, (select(5, string.match(following, FACTS))))
+    redis.call('HSET', queue .. ':f:' .. slug, user, join(behind - 1, following, 0))
+    stand(pool, o, queue, slug, user, tag + cost + owed, (select(5, string.match(following, FACTS))))
   else
     pool[o + USERS] = pool[o + USERS] - 1
     redis.call('HDEL', queue .. ':f:' .. slug, user)
     -- Not of an account that is gone, or was never there.
     if redis.call('HEXISTS', KEYS[7] .. user, 'gen') == 1 then
-      redis.call('HSET', KEYS[7] .. user, 'tag:' .. ARGV[6] .. ':' .. slug, string.format('%.3f', tag + cost))
+      redis.call('HSET', KEYS[7] .. user, 'tag:' .. ARGV[6] .. ':' .. slug, string.format('%.3f', tag + cost + owed))
     end
   end
   return lease(member, table.concat({slug, user, chat, prompt, output}, '|'))
@@ -204,9 +198,9 @@ for _, slug in ipairs(order) do
   local o = pool.of[slug]
   local user, tag, least = choose(slug, o)
   if user then
-    local behind, facts = facts_of(slug, user)
+    local behind, facts, owed = facts_of(slug, user)
     local prompt, output, _, _, since = select(3, string.match(facts, FACTS))
-    if fits(prompt + output) then return take(slug, o, user, tag, least, behind, facts) end
+    if fits(prompt + output) then return take(slug, o, user, tag, least, behind, facts, owed) end
     if is_held_up(prompt + output, since) then return full() end
   elseif tag then
     again = math.min(again or tag, tag)
