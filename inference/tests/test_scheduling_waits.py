@@ -146,7 +146,7 @@ def test_waits_that_others_may_yet_lengthen_are_learnt_apart(yard: Yard) -> None
     yard.put(user_id=uuid4())
     before = [yard.put(user_id=user).wait_s for _ in range(2)]
     yard.served(3, by="user_id")
-    for _ in range(40):
+    for _ in range(150):
         for _ in range(2):
             yard.put(user_id=user)
         yard.now += 1000
@@ -155,7 +155,7 @@ def test_waits_that_others_may_yet_lengthen_are_learnt_apart(yard: Yard) -> None
         yard.serve(held_ms=2000)
     yard.put(user_id=uuid4())
     first, second = (yard.put(user_id=user).wait_s for _ in range(2))
-    assert second / first > 2 * before[1] / before[0]
+    assert second / first > 1.5 * before[1] / before[0]
 
 
 # Admission to a pool that has no place.

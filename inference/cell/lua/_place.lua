@@ -101,7 +101,7 @@ end
 -- Learn from a wait that is over: down the slope of the error relative to the wait, or to a second.
 local function learn(pool, o, told, waited, ratio)
   local said = foretold(pool, o, told, ratio)
-  local step = 0.015 * math.min(2, (said + OFF_MS) / (math.max(waited, 1000) + OFF_MS))
+  local step = 0.005 * math.min(2, (said + OFF_MS) / (math.max(waited, 1000) + OFF_MS))
   pool[o + ratio] = math.min(4, math.max(0.25, pool[o + ratio] * (said < waited and 1 + step or 1 - step)))
 end
 

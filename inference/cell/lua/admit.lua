@@ -19,8 +19,8 @@
 -- include: _pool
 -- include: _place
 -- Parts of a tier's bound on waiting: an estimate beyond the first squeezes the free tiers, one beyond the second is
--- refused, so that an estimate may be off and the run is served in time all the same; of a user's later runs the third.
-local NEAR, FULL, LATER, SQUEEZE_MS = 0.3, 0.5, 0.5, 10000
+-- refused, so that an estimate may be off and the run is served in time all the same.
+local NEAR, FULL, SQUEEZE_MS = 0.3, 0.5, 10000
 local gen = redis.call('HGET', KEYS[1], 'gen')
 if not gen then return {'rebuild'} end
 if tonumber(gen) < tonumber(ARGV[5]) then return {'stale'} end
@@ -99,7 +99,7 @@ if pool[N] + pending > 0 or not roomiest[2] or tonumber(roomiest[2]) < 1 then
     pool[SQUEEZE] = now + SQUEEZE_MS
     pool_save(KEYS[6], pool)
   end
-  local most = bound * (is_later and LATER or FULL)
+  local most = bound * FULL
   if wait > most or depth >= pool[DEPTH] then
     -- What the free ones have beyond their floor goes to others first; no more are let in for it than can be served.
     local all, free = given(pool, now)
