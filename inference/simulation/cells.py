@@ -81,7 +81,7 @@ def measure(
                 chats = wanted.chats(
                     seed=seed + number, slots=pool.slots, prefill_ms=machine.prefill_ms, token_ms=machine.token_ms
                 )
-                world = World(pool=pool, scheduler=scripts, chats=chats, seed=seed + number, end=1000 * seconds)
+                world = World(pool=pool, scheduler=scripts, chats=chats, end=1000 * seconds)
                 record = world.run()
                 prompts += len(record.turns)
                 served += sum(turn.claimed is not None for turn in record.turns)

@@ -168,7 +168,7 @@ def _record(job: Job, scheduler: Scheduler, *, progress: Callable[[int], None] =
     chats = WORKLOADS[job.workload](load=job.load, seconds=size.seconds).chats(
         seed=job.seed, slots=pool.slots, prefill_ms=machine.prefill_ms, token_ms=machine.token_ms
     )
-    world = World(pool=pool, scheduler=scheduler, chats=chats, seed=job.seed, end=1000 * size.seconds)
+    world = World(pool=pool, scheduler=scheduler, chats=chats, end=1000 * size.seconds)
     return world.run(progress=progress)
 
 

@@ -120,7 +120,20 @@ def test_a_user_who_used_far_more_than_expected_waits_for_the_others(yard: Yard)
     yard.line_up(other, 9)
     run = next(run for run in (yard.take(), yard.take()) if yard.known[run].user_id == greedy)
     yard.finish(run, output=1300)
-    assert yard.served(8, by="user_id") == {other: 8}
+    assert yard.served(9, by="user_id") == {other: 8, greedy: 1}, "the next run keeps its place"
+
+
+def test_whoever_waits_keeps_the_place_whatever_earlier_answers_turn_out_to_cost(yard: Yard) -> None:
+    users = [uuid4() for _ in range(3)]
+    for user in users:
+        yard.line_up(user, 1)
+    running = [yard.take() for _ in users]
+    waits = [yard.line_up(user, 1)[0] for user in users]
+    for run, output in zip(running, (400, 100, 1), strict=True):
+        yard.finish(run, output=output)
+    assert [yard.take() for _ in users] == waits
+    tags = [yard.tag(user) for user in users]
+    assert tags == sorted(tags, key=lambda tag: -(tag or 0)), "and pays afterwards"
 
 
 @pytest.mark.parametrize(("shown", "cost"), [(None, 0), (0, 100), (30, 160)])
@@ -435,7 +448,9 @@ def test_what_is_corrected_counts_where_its_user_is_kept(home: Home) -> None:
     home.finish(run, boot_id="home", cached=PROMPT, output=1100)
     assert home.tag(user) == pytest.approx(before + 2 * 1000 + 100)
     kept = f"{home.keys.queue('p')}:h:free:home"
-    assert look(home.cell, lambda client: client.zscore(kept, str(user))) == home.tag(user)
+    assert look(home.cell, lambda client: client.zscore(kept, str(user))) == before, "its next run keeps its place"
+    home.take(boot_id="home")
+    assert (home.tag(user) or 0) > before + 2 * 1000 + 100
 
 
 @pytest.mark.parametrize("homeless_first", [True, False])

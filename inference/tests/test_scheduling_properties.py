@@ -89,7 +89,7 @@ class Seen:
             for user, entry in users.items():
                 behind, _, facts = entry.decode().partition("|")
                 rest = sorted(others.pop(f"{tier}:{user}", {}).items(), key=lambda one: (one[1], one[0]))
-                assert len(rest) == int(behind)
+                assert len(rest) == int(behind.partition(":")[0])
                 assert all(int(other.split("|")[6]) == since for other, since in rest)
                 lines[tier, user] = [facts.split("|"), *(other.split("|") for other, _ in rest)]
         assert others == {}, "the runs of a user of whom none is the next"
@@ -372,7 +372,8 @@ class Site(RuleBasedStateMachine):
         for numbers in seen.tiers.values():
             assert all(map(math.isfinite, numbers))
             assert numbers[AT["GIVEN"]] >= 0
-            assert 0.25 <= numbers[AT["RATIO"]] <= 4
+            assert all(0.25 <= numbers[AT[name]] <= 4 for name in ("RATIO", "KEPT_RATIO", "LATER_RATIO"))
+            assert numbers[AT["SERVED"]] >= 0
 
     def check_that_every_run_stands_in_one_line(self, seen: Seen) -> None:
         waiting = seen.waiting
@@ -385,7 +386,6 @@ class Site(RuleBasedStateMachine):
             lines = [line for (its, _), line in seen.lines.items() if its == tier]
             assert numbers[AT["WAITING"]] == sum(map(len, lines))
             assert numbers[AT["USERS"]] == len(lines)
-            assert numbers[AT["MANY"]] == sum(len(line) > 1 for line in lines)
 
     def check_where_users_stand(self, seen: Seen, tier: str) -> None:
         """For any worker, or for the one that has the chat of their next run in memory."""
@@ -439,7 +439,7 @@ class Site(RuleBasedStateMachine):
         seen = Seen(self.yard)
         assert (seen.names, seen.pool[AT["N"]]) == ([], 0)
         for numbers in seen.tiers.values():
-            assert {numbers[AT[name]] for name in ("WAITING", "USERS", "KEPT", "MANY")} == {0}
+            assert {numbers[AT[name]] for name in ("WAITING", "USERS", "KEPT")} == {0}
         super().teardown()
 
 

@@ -124,6 +124,40 @@ def test_a_tier_that_nobody_knows_is_told_nothing(yard: Yard) -> None:
     assert yard.tell(tier="unheard of") == [0, 0]
 
 
+def test_a_plan_that_is_served_at_once_all_the_time_makes_others_wait(yard: Yard) -> None:
+    yard.beat(slots=1, room=0)
+    yard.fill("free", 200)
+    alone = yard.put(user_id=uuid4()).wait_s
+    for _ in range(40):
+        yard.now += 1000
+        yard.fill("pro", 1)
+        yard.serve(held_ms=1000)
+        yard.now += 1000
+        yard.serve(held_ms=1000)
+    assert yard.tier("pro").waiting == 0
+    # Half of what is served is pro's, which never waits.
+    assert yard.tier("free").waiting > 150
+    assert yard.put(user_id=uuid4()).wait_s > 0.7 * alone
+
+
+def test_waits_that_others_may_yet_lengthen_are_learnt_apart(yard: Yard) -> None:
+    yard.beat(slots=1, room=0)
+    user = uuid4()
+    yard.put(user_id=uuid4())
+    before = [yard.put(user_id=user).wait_s for _ in range(2)]
+    yard.served(3, by="user_id")
+    for _ in range(150):
+        for _ in range(2):
+            yard.put(user_id=user)
+        yard.now += 1000
+        yard.serve(held_ms=2000)
+        yard.now += 20_000
+        yard.serve(held_ms=2000)
+    yard.put(user_id=uuid4())
+    first, second = (yard.put(user_id=user).wait_s for _ in range(2))
+    assert second / first > 1.5 * before[1] / before[0]
+
+
 # Admission to a pool that has no place.
 
 
@@ -148,7 +182,7 @@ def test_a_wait_that_the_plan_does_not_allow_is_refused_with_the_time_to_come_ba
     verdict = yard.admit()
     # 30 runs of 2 s before it, while of the plan's 60 s only a part may be foretold.
     assert isinstance(verdict, Full)
-    assert (verdict.reason, verdict.wait_ms) == ("full", 60_000)
+    assert (verdict.reason, verdict.wait_ms) == ("full", 62_000)
     assert 10_000 < verdict.again_ms < 60_000
     assert isinstance(yard.admit(tier="pro"), Admitted)
 

@@ -279,7 +279,9 @@ class Yard:
                 client.hget(self.keys.account(user), f"tag:p:{tier}"),
             ]
 
-        return next((float(score) for score in look(self.cell, scores) if score is not None), None)
+        entry = look(self.cell, lambda client: client.hget(f"{queue}:f:{tier}", str(user))) or ""
+        owed = float(entry.partition("|")[0].partition(":")[2] or 0)
+        return next((float(score) + owed for score in look(self.cell, scores) if score is not None), None)
 
     def stream(self, run_id: UUID) -> list[tuple[str, dict[str, str]]]:
         rows: Any = look(self.cell, lambda client: client.xrange(self.keys.stream(run_id)))

@@ -8,13 +8,8 @@ local function correct(pool, queue, slug, user, charged, cost)
   pool[o + GIVEN] = math.max(0, pool[o + GIVEN] + more)
   local entry = pool[o + USERS] > 0 and redis.call('HGET', queue .. ':f:' .. slug, user)
   if not entry then return more end
-  local _, facts = split(entry)
-  local home = select(5, string.match(facts, FACTS))
-  if home == '' then
-    redis.call('ZINCRBY', queue .. ':u:' .. slug, more, user)
-  else
-    redis.call('ZINCRBY', queue .. ':k:' .. slug, more, user)
-    redis.call('ZINCRBY', queue .. ':h:' .. slug .. ':' .. home, more, user)
-  end
+  -- Whoever waits keeps the place that was told: what comes after the next run pays.
+  local behind, facts, owed = split(entry)
+  redis.call('HSET', queue .. ':f:' .. slug, user, join(behind, facts, owed + more))
   return nil
 end

@@ -1,6 +1,8 @@
 -- Where a run stands, and how long it will wait.
 -- include: _pool
 local CLAIMS_GUESSED = 3
+-- What a tier has of the pool at least, for estimates.
+local LEAST = 0.01
 
 -- Runs of the pool that are claimed in a ms. Measured while it had a backlog; until enough is, guessed from its slots.
 local function pace(pool)
@@ -8,47 +10,22 @@ local function pace(pool)
   return (pool[CLAIMS] + CLAIMS_GUESSED) / (pool[SPAN] + CLAIMS_GUESSED / guess)
 end
 
--- For estimates: what the free tiers' weights are multiplied by, and all weights of tiers that wait. The free ones have
--- their floor at least, and while others are pressed no more.
+-- For estimates: what the free tiers' weights are multiplied by. They have their floor at least, and while others are
+-- pressed no more. Tiers count that wait or were served lately.
 local function favour(pool, now)
   local paid, free = 0, 0
   for _, slug in ipairs(pool.names) do
     local o = pool.of[slug]
-    if pool[o + WAITING] > 0 then
+    if pool[o + WAITING] > 0 or pool[o + SERVED] > 0.01 then
       if pool[o + IS_FREE] == 1 then free = free + pool[o + WEIGHT] else paid = paid + pool[o + WEIGHT] end
     end
   end
-  if free == 0 or paid == 0 then return 1, free + paid end
+  if free == 0 or paid == 0 then return 1 end
   local floor = math.max(pool[FLOOR] / (1 - pool[FLOOR]) * paid, 0.000001)
-  local by = 1
-  if free < floor or now < pool[SQUEEZE] then by = floor / free end
-  return by, free * by + paid
+  return (free < floor or now < pool[SQUEEZE]) and floor / free or 1
 end
 
 local function weight_of(pool, o, by) return pool[o + IS_FREE] == 1 and pool[o + WEIGHT] * by or pool[o + WEIGHT] end
-
-local function coming(pool, o, now)
-  return pool[o + CAME] * math.exp(math.min(0, pool[o + CAME_AT] - now) / RATE_MS) / RATE_MS
-end
-
--- How many runs of the tier go before a user's run number `index` (from 0), where `rank` users are before the user and
--- its tag is `tag`. Of those who wait each may have as many served meanwhile. Those who come meanwhile go before what is
--- not due by the tier's clock yet: of the tier's pace a user has its part, or, if that is more, its part of what those
--- leave who come with one run each. Returns as well whether it is such a later one, of which less is certain.
-local function ahead_of(pool, o, rank, index, tag, now)
-  local here = math.min(math.max(0, pool[o + WAITING] - 1), rank + index * math.max(1, pool[o + USERS]))
-  local due = index + math.max(0, tag - pool[o + TIME]) / pool[o + COST]
-  if due < 0.5 then return here, false end
-  local by, all = favour(pool, now)
-  local speed, others = pace(pool), 0
-  for _, slug in ipairs(pool.names) do
-    if pool.of[slug] ~= o then others = others + coming(pool, pool.of[slug], now) end
-  end
-  local mine = weight_of(pool, o, by) / (pool[o + WAITING] > 0 and all or all + weight_of(pool, o, by))
-  local left = 1 - coming(pool, o, now) / math.max(speed * mine, speed - others)
-  local part = math.max(left / math.max(1, pool[o + MANY]), 1 / math.max(1, pool[o + USERS]))
-  return math.max(here, due / math.min(1, part)), true
-end
 
 local function rank_of(pool, o, queue, slug, tag)
   local before = redis.call('ZCOUNT', queue .. ':u:' .. slug, '-inf', '(' .. tag)
@@ -56,27 +33,78 @@ local function rank_of(pool, o, queue, slug, tag)
   return before
 end
 
--- How many runs go before one with `ahead` of its own tier's, and how long it waits for them (ms), as foretold before
--- the tier's own correction. Meanwhile another tier has what its weight gives it, but no more runs than wait or come.
-local function place(pool, o, ahead, now)
-  local by = favour(pool, now)
-  local mine, speed = weight_of(pool, o, by), pace(pool)
-  local before, wait = ahead, (ahead + 1) / speed
-  for _ = 1, 3 do
-    before = ahead
-    for _, slug in ipairs(pool.names) do
-      local other = pool.of[slug]
-      if other ~= o and (pool[other + WAITING] > 0 or pool[other + CAME] > 0.01) then
-        before = before + math.min(pool[other + WAITING] + coming(pool, other, now) * wait,
-          (ahead + 1) * weight_of(pool, other, by) / mine)
+-- How long (ms) a run waits before which so many of its own tier's go, itself included. Meanwhile another tier is served
+-- as it was lately, or what it has waiting; but it has no more than its weight gives it.
+local function wait_for(pool, o, runs, now)
+  given(pool, now)
+  local whole, is_free = pace(pool), pool[o + IS_FREE] == 1
+  local by, fixed, speed, others, frees = is_free and 1 or favour(pool, now), runs, whole, {}, pool[o + WEIGHT]
+  for _, slug in ipairs(pool.names) do
+    local other = pool.of[slug]
+    if other ~= o and (pool[other + WAITING] > 0 or pool[other + SERVED] > 0.01) then
+      local paid, most = pool[other + IS_FREE] == 0, math.huge
+      if not (is_free and paid and now < pool[SQUEEZE]) then
+        most = runs * weight_of(pool, other, by) / pool[o + WEIGHT] * pool[o + COST] / pool[other + COST]
+      end
+      if not paid then frees = frees + pool[other + WEIGHT] end
+      others[#others + 1] = {rate = pool[other + SERVED] / FADE_MS, waiting = paid and pool[other + WAITING] or 0,
+        most = math.min(most, runs / LEAST)}
+      fixed = fixed + others[#others].most
+    end
+  end
+  -- From above: all that their weights would give them; then who takes less than that takes what it wants.
+  for _ = 1, #others do
+    local wait, found = fixed / speed, false
+    for _, one in ipairs(others) do
+      if one.most and math.max(one.rate * wait, one.waiting) < one.most then
+        fixed, found = fixed - one.most, true
+        if one.rate * wait < one.waiting then fixed = fixed + one.waiting else speed = speed - one.rate end
+        one.most = nil
       end
     end
-    wait = (before + 1) / speed
+    if not found then break end
   end
-  return math.floor(before), wait
+  local wait = fixed / speed
+  if not is_free then return wait end
+  -- What is left for those who give way is the small difference of large numbers: near their floor it is that.
+  local most = runs / (whole * math.max(LEAST, pool[FLOOR] * pool[o + WEIGHT] / frees))
+  return wait > 0.75 * most and most or wait
 end
 
-local function foretold(pool, o, wait) return wait * pool[o + RATIO] end
+-- How many runs of all tiers go before a user's run number `index` (from 0), where `rank` users of its tier are before the
+-- user, whose tag is `tag`, and how long it waits for them (ms), as foretold before it is corrected. Until the tier's
+-- clock is at the run's own tag others go before it who have yet to come: the clock moves on by a run's cost when as many
+-- have been served as users wait; but no more are served than wait or come. Returns as well whether it is such a run.
+local function place(pool, o, rank, index, tag, now)
+  local due = index + math.max(0, tag - pool[o + TIME]) / pool[o + COST]
+  local ahead = rank + due * math.max(1, pool[o + USERS])
+  local wait = wait_for(pool, o, ahead + 1, now)
+  local there = math.max(rank, pool[o + WAITING] - 1)
+  if ahead > there then
+    local left = 1 - pool[o + SERVED] / FADE_MS * wait / (ahead + 1)
+    if left > 0 and there / left < ahead then
+      ahead = there / left
+      wait = wait_for(pool, o, ahead + 1, now)
+    end
+  end
+  return math.floor(math.max(0, wait * pace(pool) - 1) + 0.000001), wait, due >= 0.5
+end
+
+-- Which of the tier's ratios corrects a run's estimate.
+local function ratio_of(is_later, home) return is_later and LATER_RATIO or home ~= '' and KEPT_RATIO or RATIO end
+
+-- Small waits are off by some time, long ones by some part of it.
+local OFF_MS = 500
+local function foretold(pool, o, wait, ratio)
+  return math.max(0, (wait + OFF_MS) * pool[o + ratio] - OFF_MS)
+end
+
+-- Learn from a wait that is over: down the slope of the error relative to the wait, or to a second.
+local function learn(pool, o, told, waited, ratio)
+  local said = foretold(pool, o, told, ratio)
+  local step = 0.005 * math.min(2, (said + OFF_MS) / (math.max(waited, 1000) + OFF_MS))
+  pool[o + ratio] = math.min(4, math.max(0.25, pool[o + ratio] * (said < waited and 1 + step or 1 - step)))
+end
 
 -- As people are told it, and JSON says it: in seconds, with a tenth where that matters.
 local function seconds(ms)

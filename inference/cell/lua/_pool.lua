@@ -10,18 +10,19 @@
 --   FILL     ms that the prefill of one token takes, a moving average
 --   CLAIMS, SPAN, LAST  claims and ms in which the pool had a backlog, both fading; when it had one last, else 0
 --   SQUEEZE  until when (ms) the free tiers have no more than their floor
---   FADED    when (ms) the tiers' GIVEN was faded last
+--   FADED    when (ms) the tiers' GIVEN and SERVED were faded last
 --   MODE to WQ  the policy: 0 normal, 1 shed_free, 2 drain; the others as in policy.py
 local N, CLOCK, STEP, SLOTS, HOLD, FILL, CLAIMS, SPAN, LAST, SQUEEZE, FADED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
 local MODE, DEPTH, FLOOR, DELAY, SLACK, WP, WQ, HEAD = 12, 13, 14, 15, 16, 17, 18, 18
 --   WAITING, USERS  runs, and whose                 TAG      start tag of the tier's next run
 --   TIME, MOVE  as CLOCK and STEP, of its users      KEPT     users whose next run is kept for a worker
---   CAME, CAME_AT  users who came lately, fading     RATIO    waits experienced to waits foretold
---   COST     of a run, a moving average              MANY     users with more than one run
+--   SERVED   its runs claimed lately, fading         COST     of a run, a moving average
+--   RATIO, KEPT_RATIO, LATER_RATIO  waits experienced to waits foretold: of next runs, of those kept for a worker, and of
+--            runs that others may yet overtake
 --   OUT      output tokens of a run, a moving average    GIVEN  its service lately, fading
 --   WEIGHT, IS_FREE, BOUND  the policy: its share, whether it gives way first, how long its runs may wait (ms)
-local WAITING, USERS, TAG, TIME, MOVE, KEPT, CAME, CAME_AT, RATIO, OUT, GIVEN = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
-local WEIGHT, IS_FREE, BOUND, COST, MANY, EACH = 12, 13, 14, 15, 16, 16
+local WAITING, USERS, TAG, TIME, MOVE, KEPT, SERVED, KEPT_RATIO, RATIO, OUT, GIVEN = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
+local WEIGHT, IS_FREE, BOUND, COST, LATER_RATIO, EACH = 12, 13, 14, 15, 16, 16
 local FADE_MS, RATE_MS = 20000, 15000
 
 -- The pools that were saved last, by key. While Redis has what was saved, nothing is to be unpacked.
@@ -79,7 +80,7 @@ local function tier_of(pool, slug)
   if not o then
     o = HEAD + EACH * #pool.names
     pool.names[#pool.names + 1], pool.of[slug], pool.head = slug, o, nil
-    local fresh = {0, 0, 0, 0, 0, 0, 0, 0, 1, 200, 0, 1, 0, 300000, 500, 0}
+    local fresh = {0, 0, 0, 0, 0, 0, 0, 1, 1, 200, 0, 1, 0, 300000, 500, 1}
     for i = 1, EACH do pool[o + i] = fresh[i] end
   end
   return o
@@ -105,7 +106,10 @@ local function cost_of(pool, prompt, output) return pool[WP] * prompt + pool[WQ]
 local function given(pool, now)
   if now > pool[FADED] then
     local left = math.exp((pool[FADED] - now) / FADE_MS)
-    for _, slug in ipairs(pool.names) do pool[pool.of[slug] + GIVEN] = pool[pool.of[slug] + GIVEN] * left end
+    for _, slug in ipairs(pool.names) do
+      local o = pool.of[slug]
+      pool[o + GIVEN], pool[o + SERVED] = pool[o + GIVEN] * left, pool[o + SERVED] * left
+    end
     pool[FADED] = now
   end
   local all, free = 0, 0
@@ -122,18 +126,26 @@ end
 --   :k:tier       users whose next run is kept for the worker that has its chat in memory, by start tag
 --   :h:tier:boot  those of them that are kept for this worker, by start tag
 --   :x:tier       until when (ms) they are, where it has begun to count
---   :f:tier       hash, user → how many runs of the user wait behind it|the next run's facts
+--   :f:tier       hash, user → how many runs of the user wait behind it|the next run's facts, or n:what the user owes|…
 --   :l:tier:user  facts of a user's further runs, by since when (ms) they wait
 -- and of no tier: :begun, runs that were begun and lost their worker, by since when; :b, hash, run:epoch → their facts.
 -- Facts: run:epoch|chat|prompt|output expected|home|tokens cached there|since|wait foretold (ms)|position told|wait told
 --   (s)|when (ms)
 local FACTS = '^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)$'
 -- An entry of :f:, its facts one by one.
-local ENTRY = '^(%d+)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)$'
+local ENTRY = '^(%d+):?([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)$'
 -- A lease's owner: boot id|tier|user|chat|prompt tokens charged|output tokens charged
 local OWNER = '^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)$'
 
-local function split(entry) return string.match(entry, '^(%d+)|(.*)$') end
+-- How many wait behind a user's next run, its facts, and what the user owes: it is charged with that run.
+local function split(entry)
+  local behind, owed, facts = string.match(entry, '^(%d+):?([^|]*)|(.*)$')
+  return behind, facts, tonumber(owed) or 0
+end
+
+local function join(behind, facts, owed)
+  return (owed == 0 and behind or string.format('%d:%.3f', behind, owed)) .. '|' .. facts
+end
 
 -- Put a user, whose next run has this home ('' = none), among those who wait.
 local function stand(pool, o, queue, slug, user, tag, home)

@@ -19,8 +19,8 @@
 -- include: _pool
 -- include: _place
 -- Parts of a tier's bound on waiting: an estimate beyond the first squeezes the free tiers, one beyond the second is
--- refused, so that an estimate may be off and the run is served in time all the same; of a user's later runs the third.
-local NEAR, FULL, LATER, SQUEEZE_MS = 0.3, 0.5, 0.25, 10000
+-- refused, so that an estimate may be off and the run is served in time all the same.
+local NEAR, FULL, SQUEEZE_MS = 0.3, 0.5, 10000
 local gen = redis.call('HGET', KEYS[1], 'gen')
 if not gen then return {'rebuild'} end
 if tonumber(gen) < tonumber(ARGV[5]) then return {'stale'} end
@@ -88,19 +88,18 @@ if pool[N] + pending > 0 or not roomiest[2] or tonumber(roomiest[2]) < 1 then
   local own = redis.call('HGET', KEYS[7] .. ':f:' .. slug, ARGV[1])
   local rank, index, tag = pool[o + USERS], 0, tonumber(redis.call('HGET', KEYS[1], 'tag:' .. ARGV[20] .. ':' .. slug) or 0)
   if own then
-    local behind, first = split(own)
+    local behind, first, owed = split(own)
     rank, index = rank - 1, behind + 1
-    tag = tag_of(KEYS[7], slug, ARGV[1], (select(5, string.match(first, FACTS))))
+    tag = tag_of(KEYS[7], slug, ARGV[1], (select(5, string.match(first, FACTS)))) + owed
   end
-  local ahead, is_later = ahead_of(pool, o, rank, index, tag, now)
-  local _, raw = place(pool, o, ahead + pending, now)
-  local wait, bound = foretold(pool, o, raw), pool[o + BOUND]
+  local _, raw, is_later = place(pool, o, rank + pending, index, tag, now)
+  local wait, bound = foretold(pool, o, raw, ratio_of(is_later, '')), pool[o + BOUND]
   local depth = pool[o + WAITING] + pending
   if not is_free and (wait > bound * NEAR or depth > pool[DEPTH] / 2) then
     pool[SQUEEZE] = now + SQUEEZE_MS
     pool_write(KEYS[6], pool)
   end
-  local most = bound * (is_later and LATER or FULL)
+  local most = bound * FULL
   if wait > most or depth >= pool[DEPTH] then
     -- What the free ones have beyond their floor goes to others first; no more are let in for it than can be served.
     local all, free = given(pool, now)

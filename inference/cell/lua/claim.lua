@@ -45,7 +45,7 @@ end
 
 local function first_of(name) return unpack(redis.call('ZRANGE', name, 0, 0, 'WITHSCORES')) end
 
--- How many runs wait behind a user's next one, and its facts.
+-- How many runs wait behind a user's next one, what the user owes ('' = nothing), and the facts.
 local function facts_of(queue, slug, user) return string.match(redis.call('HGET', queue .. ':f:' .. slug, user), ENTRY) end
 
 -- A run is kept for its home until one of its slots has surely come free for it: by so many more of them than there are
@@ -74,7 +74,7 @@ local function overdue(KEYS, ARGV, pool, slug, before)
   local kept = redis.call('ZRANGE', queue .. ':k:' .. slug, 0, 3, 'WITHSCORES')
   for i = 1, #kept, 2 do
     if before and tonumber(kept[i + 1]) > before then break end
-    local home, cached = select(6, facts_of(queue, slug, kept[i]))
+    local home, cached = select(7, facts_of(queue, slug, kept[i]))
     if home ~= ARGV[1] then
       local ends = tonumber(redis.call('ZSCORE', queue .. ':x:' .. slug, kept[i]))
       if not ends then
@@ -158,12 +158,12 @@ table.sort(order, function(a, b)
 end)
 
 -- The next of the first tier that has one for this worker.
-local slug, user, tag, least, behind, member, chat, prompt, output, home, cached, since, told, again
+local slug, user, tag, least, behind, owed, member, chat, prompt, output, home, cached, since, told, again
 for _, one in ipairs(order) do
   user, tag, least = choose(KEYS, ARGV, pool, one)
   if user then
     slug = one
-    behind, member, chat, prompt, output, home, cached, since, told = facts_of(queue, slug, user)
+    behind, owed, member, chat, prompt, output, home, cached, since, told = facts_of(queue, slug, user)
     if prompt + output <= room then break end
     if is_held_up(KEYS, ARGV, prompt + output, since) then return full(KEYS, pool, boot) end
     is_tight, user = true, nil
@@ -193,28 +193,23 @@ pool[o + TAG] = pool[o + TAG] + cost / pool[o + WEIGHT]
 pool[o + TIME] = math.max(pool[o + TIME] + pool[o + MOVE], least)
 pool[o + MOVE] = cost / math.max(1, pool[o + USERS])
 pool[o + COST] = pool[o + COST] + (cost - pool[o + COST]) * 0.02
-pool[o + GIVEN] = pool[o + GIVEN] + cost
+pool[o + GIVEN], pool[o + SERVED] = pool[o + GIVEN] + cost, pool[o + SERVED] + 1
 pool[o + WAITING] = pool[o + WAITING] - 1
--- Learn from a wait that is over how far such estimates are off.
 told = tonumber(told)
-local waited = now - since
-if told > 0 and (told >= 500 or waited >= 500) then
-  local ratio = (waited + 500) / (told + 500)
-  pool[o + RATIO] = math.min(4, math.max(0.25, pool[o + RATIO] + (ratio - pool[o + RATIO]) * 0.05))
-end
+if told ~= 0 then learn(pool, o, math.abs(told), now - since, ratio_of(told < 0, home)) end
 leave(pool, o, queue, slug, user, home)
+local after = tag + cost + (tonumber(owed) or 0)
 behind = tonumber(behind)
 if behind > 0 then
-  if behind == 1 then pool[o + MANY] = pool[o + MANY] - 1 end
   local following = redis.call('ZPOPMIN', queue .. ':l:' .. slug .. ':' .. user)[1]
-  redis.call('HSET', queue .. ':f:' .. slug, user, behind - 1 .. '|' .. following)
-  stand(pool, o, queue, slug, user, tag + cost, (select(5, string.match(following, FACTS))))
+  redis.call('HSET', queue .. ':f:' .. slug, user, join(behind - 1, following, 0))
+  stand(pool, o, queue, slug, user, after, (select(5, string.match(following, FACTS))))
 else
   pool[o + USERS] = pool[o + USERS] - 1
   redis.call('HDEL', queue .. ':f:' .. slug, user)
   -- Not of an account that is gone, or was never there.
   if redis.call('HEXISTS', KEYS[7] .. user, 'gen') == 1 then
-    redis.call('HSET', KEYS[7] .. user, 'tag:' .. ARGV[6] .. ':' .. slug, string.format('%.3f', tag + cost))
+    redis.call('HSET', KEYS[7] .. user, 'tag:' .. ARGV[6] .. ':' .. slug, string.format('%.3f', after))
   end
 end
 return lease(KEYS, ARGV, pool, member, table.concat({boot, slug, user, chat, charged, output}, '|'))

@@ -113,12 +113,11 @@ else
   home_told = home
   if pool[o + WAITING] == 0 then pool[o + TAG] = math.max(pool[o + TAG], pool[CLOCK]) end
   pool[N], pool[o + WAITING] = pool[N] + 1, pool[o + WAITING] + 1
-  local tag, index, behind, first = nil, 0, nil, nil
+  local tag, index, behind, first, owed = nil, 0, nil, nil, 0
   if entry then
-    behind, first = split(entry)
+    behind, first, owed = split(entry)
     behind = tonumber(behind)
     index = behind + 1
-    if behind == 0 then pool[o + MANY] = pool[o + MANY] + 1 end
     local its_home, _, its_since = select(5, string.match(first, FACTS))
     tag = tag_of(queue, slug, user, its_home)
     if tonumber(ARGV[9]) < tonumber(its_since) then
@@ -128,7 +127,6 @@ else
       stand(pool, o, queue, slug, user, tag, home)
     end
   else
-    pool[o + CAME], pool[o + CAME_AT] = coming(pool, o, now) * RATE_MS + 1, now
     -- Those who come between two claims keep their order.
     pool[o + TIME] = pool[o + TIME] + 0.001
     tag = math.max(tonumber(own[2] or '0'), pool[o + TIME])
@@ -136,23 +134,20 @@ else
     stand(pool, o, queue, slug, user, tag, home)
   end
   direct = with_room(KEYS, ARGV, home)
-  -- With room for it, it waits for nobody if its home has it, or if all others are kept for theirs.
-  local others = pool[N] - 1
-  for _, one in ipairs(pool.names) do others = others - pool[pool.of[one] + KEPT] end
-  if direct == '' or (direct ~= home and others > 0) then
-    local ahead, is_later = ahead_of(pool, o, rank_of(pool, o, queue, slug, tag), index, tag, now)
-    position, told = place(pool, o, ahead, now)
-    wait = seconds(foretold(pool, o, told))
-    -- Nothing is learnt from what is uncertain.
-    if is_later then told = 0 end
+  -- With room for it, it waits for nobody: those before it have room as well, or are kept for their homes.
+  if direct == '' then
+    local is_later
+    position, told, is_later = place(pool, o, rank_of(pool, o, queue, slug, tag), index, tag + owed, now)
+    wait = seconds(foretold(pool, o, told, ratio_of(is_later, home)))
+    if is_later then told = -told end
   end
   local facts = table.concat({member, ARGV[12], ARGV[13], math.ceil(expected), home, cached, ARGV[9],
-    math.floor(told), position, wait, ARGV[6]}, '|')
+    string.format('%.0f', told), position, wait, ARGV[6]}, '|')
   if entry and index == 0 then
-    redis.call('HSET', queue .. ':f:' .. slug, user, behind + 1 .. '|' .. facts)
+    redis.call('HSET', queue .. ':f:' .. slug, user, join(behind + 1, facts, owed))
     redis.call('ZADD', line, (select(7, string.match(first, FACTS))), first)
   elseif entry then
-    redis.call('HSET', queue .. ':f:' .. slug, user, behind + 1 .. '|' .. first)
+    redis.call('HSET', queue .. ':f:' .. slug, user, join(behind + 1, first, owed))
     redis.call('ZADD', line, ARGV[9], facts)
   else
     redis.call('HSET', queue .. ':f:' .. slug, user, '0|' .. facts)

@@ -18,15 +18,14 @@ end
 local entry = redis.call('HGET', queue .. ':f:' .. slug, user)
 if not entry then return 0 end
 local o, line = pool.of[slug], queue .. ':l:' .. slug .. ':' .. user
-local behind, facts = split(entry)
+local behind, facts, owed = split(entry)
 local name, _, _, _, home = string.match(facts, FACTS)
 if name ~= member then
   for _, other in ipairs(redis.call('ZRANGE', line, 0, -1)) do
     if string.sub(other, 1, #member + 1) == member .. '|' then
       redis.call('ZREM', line, other)
-      redis.call('HSET', queue .. ':f:' .. slug, user, behind - 1 .. '|' .. facts)
+      redis.call('HSET', queue .. ':f:' .. slug, user, join(behind - 1, facts, owed))
       pool[o + WAITING] = pool[o + WAITING] - 1
-      if behind == '1' then pool[o + MANY] = pool[o + MANY] - 1 end
       return gone()
     end
   end
@@ -37,14 +36,13 @@ leave(pool, o, queue, slug, user, home)
 pool[o + WAITING] = pool[o + WAITING] - 1
 local following = redis.call('ZPOPMIN', line)[1]
 if following then
-  if behind == '1' then pool[o + MANY] = pool[o + MANY] - 1 end
-  redis.call('HSET', queue .. ':f:' .. slug, user, behind - 1 .. '|' .. following)
+  redis.call('HSET', queue .. ':f:' .. slug, user, join(behind - 1, following, owed))
   stand(pool, o, queue, slug, user, tag, (select(5, string.match(following, FACTS))))
 else
   pool[o + USERS] = pool[o + USERS] - 1
   redis.call('HDEL', queue .. ':f:' .. slug, user)
   if redis.call('HEXISTS', KEYS[3], 'gen') == 1 then
-    redis.call('HSET', KEYS[3], 'tag:' .. ARGV[4] .. ':' .. slug, string.format('%.3f', tag))
+    redis.call('HSET', KEYS[3], 'tag:' .. ARGV[4] .. ':' .. slug, string.format('%.3f', tag + owed))
   end
 end
 return gone()

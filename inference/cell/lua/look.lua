@@ -15,8 +15,8 @@ for _, slug in ipairs(pool.names) do
   local o = pool.of[slug]
   local wait = 0
   if pool[N] > 0 then
-    local _, raw = place(pool, o, math.min(pool[o + WAITING], pool[o + USERS]), now)
-    wait = foretold(pool, o, raw)
+    local _, raw = place(pool, o, pool[o + USERS], 0, pool[o + TIME], now)
+    wait = foretold(pool, o, raw, RATIO)
   end
   tiers[slug] = {waiting = pool[o + WAITING], users = pool[o + USERS], weight = weight_of(pool, o, by),
     free = pool[o + IS_FREE] == 1, share = all > 0 and pool[o + GIVEN] / all or 0, wait_ms = math.ceil(wait)}

@@ -13,12 +13,13 @@ if not o or pool[o + WAITING] == 0 then return {0, 0} end
 local told = 0
 
 -- The facts with what was told, or nil where there is nothing to tell.
-local function tell(facts, rank, index, tag)
+local function tell(facts, rank, index, tag, owed)
   local head, before, wait_before, last = string.match(facts, '^(.*)|([^|]*)|([^|]*)|([^|]*)$')
   if now - last < tonumber(ARGV[7]) then return nil end
   before, wait_before = tonumber(before), tonumber(wait_before)
-  local position, raw = place(pool, o, (ahead_of(pool, o, rank, index, tonumber(tag), now)), now)
-  local wait, reason = seconds(foretold(pool, o, raw)), ''
+  local position, raw, is_later = place(pool, o, rank, index, tag + (index > 0 and owed or 0), now)
+  local ratio = ratio_of(is_later, (select(5, string.match(facts, FACTS))))
+  local wait, reason = seconds(foretold(pool, o, raw, ratio)), ''
   if position > before then
     -- Estimates go up and down a little; only what is more than that is news.
     if position < before + math.max(2, before * 0.2) then position = before else reason = ',"reason":"overtaken"' end
@@ -42,14 +43,14 @@ for _, found in ipairs({free, kept}) do
   for i = 1, #found, 2 do
     local user, rank = found[i], from + (i - 1) / 2
     if pool[o + KEPT] > 0 then rank = rank_of(pool, o, queue, slug, found[i + 1]) end
-    local behind, facts = split(redis.call('HGET', queue .. ':f:' .. slug, user))
-    local news = tell(facts, rank, 0, found[i + 1])
-    if news then redis.call('HSET', queue .. ':f:' .. slug, user, behind .. '|' .. news) end
+    local behind, facts, owed = split(redis.call('HGET', queue .. ':f:' .. slug, user))
+    local news = tell(facts, rank, 0, found[i + 1], owed)
+    if news then redis.call('HSET', queue .. ':f:' .. slug, user, join(behind, news, owed)) end
     if tonumber(behind) > 0 then
       local line = queue .. ':l:' .. slug .. ':' .. user
       local others = redis.call('ZRANGE', line, 0, 99, 'WITHSCORES')
       for j = 1, #others, 2 do
-        news = tell(others[j], rank, (j + 1) / 2, found[i + 1])
+        news = tell(others[j], rank, (j + 1) / 2, found[i + 1], owed)
         if news then
           redis.call('ZREM', line, others[j])
           redis.call('ZADD', line, others[j + 1], news)
