@@ -4,8 +4,8 @@ PYTHON ?= python3
 VENV := .venv/bin
 SET_UP := $(PYTHON) scripts/bootstrap.py
 PYTEST := $(VENV)/python -m pytest
-# What may behave differently on another database: everything but the supervisor's own tests.
-ON_DATABASE := billing chatsite conversations inference tests/walk --ignore chatsite/tests/test_supervisor.py
+# Where tests are that may behave differently on another database: those that use one.
+ON_DATABASE := billing chatsite conversations inference tests/walk
 # Billing and settlement: the fast tests take every branch of these.
 WHOLE := billing/*,inference/runs.py,inference/charging.py
 # The page's unit tests run on the Node.js that comes inside playwright's wheel.
@@ -32,7 +32,7 @@ test: dev  ## run every check and every test, on SQLite and Postgres, with the r
 	$(PYTEST) -n 2 --cov --cov-report=
 	$(VENV)/coverage report --format=total | sed 's/.*/branch coverage of the fast tests: & %/'
 	$(VENV)/coverage report --include="$(WHOLE)" --fail-under=100
-	$(VENV)/python -m tests.services $(PYTEST) -n 2 $(ON_DATABASE)
+	$(VENV)/python -m tests.services $(PYTEST) -n 2 --database-only $(ON_DATABASE)
 	$(PYTEST) -m "engine or browser or chaos"
 
 check: dev  ## lint, formatting, types, import contracts, migrations, templates, the page's unit tests

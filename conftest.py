@@ -13,6 +13,31 @@ from tests import services
 NOWHERE = "redis://127.0.0.1:1/0"
 
 
+# What opens the database to a test: pytest-django refuses it to all others.
+DATABASE_FIXTURES = frozenset({"db", "transactional_db", "django_db_serialized_rollback", "live_server"})
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--database-only", action="store_true", help="only tests that may use the database")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With `--database-only`, which another database is tried with, the rest would pass as it did before."""
+    if not config.getoption("--database-only"):
+        return
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        (kept if _uses_database(item) else left_out).append(item)
+    items[:] = kept
+    config.hook.pytest_deselected(items=left_out)
+
+
+def _uses_database(item: pytest.Item) -> bool:
+    fixtures: list[str] = getattr(item, "fixturenames", [])
+    return item.get_closest_marker("django_db") is not None or not DATABASE_FIXTURES.isdisjoint(fixtures)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _no_redis_by_chance() -> Iterator[None]:
     before = os.environ.get("REDIS_URL")
