@@ -114,6 +114,9 @@ class Server:
             return False
         finally:
             self._give_back(cell, ticketed, claim)
+        if claim.ended is not None and claim.outcome is not None:
+            # Only now: who reads the end may send the next turn at once, which is to find the chat's home and the slot.
+            publishing.announce_end(claim.ended, text=claim.outcome.text)
         return True
 
     def _claim(self, cell: Cell, *, expected: bool) -> tuple[Cell, queue.Ticketed | queue.Later | None]:
@@ -168,16 +171,19 @@ class Server:
             takeover.hand_over(run_id=run.id, epoch=run.epoch, cause=_CAUSES[outcome.error_code], now=timezone.now())
             return
         claim.run, claim.outcome = run, outcome
-        settle(run, outcome)
+        claim.ended = settle(run, outcome)
 
 
 @dataclass(slots=True)
 class _Claim:
-    """A claimed run while it is served: since when (monotonic seconds), its row, and what came of it."""
+    """A claimed run while it is served: since when (monotonic seconds), its row, what came of it, and its row when it
+    has ended.
+    """
 
     began: float
     run: Run | None = None
     outcome: Outcome | None = None
+    ended: Run | None = None
 
 
 class _Later:
@@ -279,26 +285,23 @@ def _reason(run: Run) -> str:
     return _REASONS[Attempt.Outcome(before or Attempt.Outcome.LOST)]
 
 
-def settle(run: Run, outcome: Outcome, *, patience_s: float = SETTLE_PATIENCE_S) -> None:
-    """Commit an outcome, then announce it. Nothing happens when the epoch is not the owner any more.
+def settle(run: Run, outcome: Outcome, *, patience_s: float = SETTLE_PATIENCE_S) -> Run | None:
+    """Commit an outcome; the run as it ended. None, and nothing happens, when the epoch is not the owner any more.
 
     Raises the database's error when it is away for longer than `patience_s`.
     """
     if outcome.result is Result.FENCED:
-        return
+        return None
     deadline = time.monotonic() + patience_s
     while True:
         try:
-            ended = _commit(run, outcome)
-            break
+            return _commit(run, outcome)
         except (OperationalError, InterfaceError):
             if time.monotonic() > deadline:
                 raise
             log.warning("settlement_repeated", run_id=str(run.id), exc_info=True)
             close_old_connections()
             time.sleep(SETTLE_AGAIN_S)
-    if ended is not None:
-        publishing.announce_end(ended, text=outcome.text)
 
 
 def _commit(run: Run, outcome: Outcome) -> Run | None:

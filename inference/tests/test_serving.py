@@ -332,6 +332,25 @@ def test_the_lease_is_held_until_the_answer_is_settled(
     assert (status(run), len(expiries)) == ("done", 1)
 
 
+def test_whoever_reads_the_end_finds_the_slot_free_and_the_chat_at_home(
+    worker: Worker, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = ask()
+    announce = publishing.announce_end
+    seen: list[tuple[list[str], bool]] = []
+
+    def look_first(ended: Run, *, text: str | None) -> None:
+        cell = store.connector().cell()
+        home = look(cell, lambda client: client.exists(cell.keys.home(run.chat_id)))
+        seen.append((leases(), bool(home)))
+        announce(ended, text=text)
+
+    monkeypatch.setattr(publishing, "announce_end", look_first)
+    worker.serve()
+    assert seen == [([], True)]
+    assert events(run)[-1][0] == "completed"
+
+
 def test_without_redis_a_ticket_ends(valkey: Valkey, worker: Worker, ask: Ask) -> None:
     run = ask()
     valkey.kill()
