@@ -315,7 +315,7 @@ def test_a_turn_whose_home_is_busy_is_told_to_another_that_waits_with_it(home: H
     home.beat(boot_id="home", room=0)
     assert home.put(**chat).boot_id == "other"
     later = home.ask(boot_id="other", expected=True)
-    assert later == Later(ms=2000)
+    assert later == Later(ms=1000)
 
 
 def test_a_turn_is_kept_for_its_home_for_a_while_and_then_taken_by_others(home: Home) -> None:
@@ -330,11 +330,11 @@ def test_a_turn_is_kept_for_its_home_for_a_while_and_then_taken_by_others(home: 
 
 
 def test_a_turn_is_not_kept_where_that_would_last_for_longer_than_the_pool_allows(cell: Cell) -> None:
-    home = Home(cell, delay_ms=1999)
+    home = Home(cell, delay_ms=999)
     chat = home.answered()
     home.beat(boot_id="home", room=0)
     home.put(**chat)
-    # A slot there comes free for sure after 2 s alone: that is not waited for.
+    # A slot there comes free for sure after 1 s alone: that is not waited for.
     assert isinstance(home.ask(boot_id="other"), Ticketed)
 
 

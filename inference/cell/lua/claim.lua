@@ -50,7 +50,7 @@ local function facts_of(queue, slug, user) return string.match(redis.call('HGET'
 
 -- A run is kept for its home until one of its slots has surely come free for it: by so many more of them than there are
 -- others kept there before it.
-local SURE = 3
+local SURE = 1
 
 -- Until when (ms) a user's run is kept for its home from now on.
 local function kept_until(KEYS, ARGV, pool, slug, user, home, cached)
