@@ -20,7 +20,7 @@
 -- include: _place
 -- Parts of a tier's bound on waiting: an estimate beyond the first squeezes the free tiers, one beyond the second is
 -- refused, so that an estimate may be off and the run is served in time all the same.
-local NEAR, FULL, SQUEEZE_MS = 0.3, 0.5, 10000
+local NEAR, FULL, SQUEEZE_MS = 0.3, 0.45, 10000
 local gen = redis.call('HGET', KEYS[1], 'gen')
 if not gen then return {'rebuild'} end
 if tonumber(gen) < tonumber(ARGV[5]) then return {'stale'} end
