@@ -146,12 +146,20 @@ class Supervisor:
                 pause = max(program.pause_s, BACKOFF_S[min(ends_in_a_row, len(BACKOFF_S)) - 1])
                 ending = f"{_in_words(status)} after {lived:.1f} s"
                 self._console.say(f"{program.name} ended with {ending}; again in {pause:g} s")
-                if program.ended is not None:
-                    await asyncio.to_thread(program.ended)
+                await self._see_to(program)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stop.wait(), pause)
         finally:
             log.close()
+
+    async def _see_to(self, program: Program) -> None:
+        """Do what is to be done when a program has ended. Its failure must not keep the site from going on."""
+        if program.ended is None:
+            return
+        try:
+            await asyncio.to_thread(program.ended)
+        except Exception as error:
+            self._console.say(f"{program.name}: {type(error).__name__} in what follows its end: {error}")
 
     async def _run_once(self, program: Program, log: Log) -> int:
         """One life of `program`; returns its exit status."""

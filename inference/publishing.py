@@ -81,10 +81,20 @@ def announce_end(run: Run, *, text: str | None) -> None:
 
     With text None the caller does not know the answer: followers are told to fetch it.
     """
+    tell_end(run, text=text)
+    settle_hold(run)
+
+
+def tell_end(run: Run, *, text: str | None) -> None:
+    """T3 alone, as `announce_end` does it. Without Redis R4 does it later."""
     try:
         close(run, text=text)
     except StoreUnavailable as error:
         log.warning("close_failed", run_id=str(run.id), error=str(error))
+
+
+def settle_hold(run: Run) -> None:
+    """T4 alone, as `announce_end` does it. Without Redis or the database R3 does it later."""
     try:
         admission.settle(user_id=run.owner_id, admission_id=run.admission_id)
     except (StoreUnavailable, DatabaseError) as error:

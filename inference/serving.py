@@ -116,8 +116,14 @@ class Server:
             self._give_back(cell, ticketed, claim)
         if claim.ended is not None and claim.outcome is not None:
             # Only now: who reads the end may send the next turn at once, which is to find the chat's home and the slot.
-            publishing.announce_end(claim.ended, text=claim.outcome.text)
+            self._tell_end(claim.ended, text=claim.outcome.text)
         return True
+
+    def _tell_end(self, ended: Run, *, text: str) -> None:
+        try:
+            publishing.tell_end(ended, text=text)
+        except Exception:
+            log.exception("end_not_told", run_id=str(ended.id))
 
     def _claim(self, cell: Cell, *, expected: bool) -> tuple[Cell, queue.Ticketed | queue.Later | None]:
         call = queue.claim(
@@ -152,6 +158,9 @@ class Server:
             cell.call(call)
         except StoreUnavailable as error:
             log.warning("lease_not_given_back", run=str(ticketed), error=str(error))
+        except Exception:
+            # It lapses. What the answer's readers are to be told does not depend on it.
+            log.exception("lease_not_given_back", run=str(ticketed))
 
     def _generate(self, ticketed: queue.Ticketed, claim: "_Claim", *, incarnation: str) -> None:
         """Generate and settle; `claim` learns what was. A run cancelled in the meantime is only dropped."""
@@ -172,6 +181,8 @@ class Server:
             return
         claim.run, claim.outcome = run, outcome
         claim.ended = settle(run, outcome)
+        if claim.ended is not None:
+            publishing.settle_hold(claim.ended)
 
 
 @dataclass(slots=True)

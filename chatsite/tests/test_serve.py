@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from celery.utils.nodenames import default_nodename, host_format
 from django.apps import apps
 from django.core.management import CommandError, call_command
 
@@ -220,3 +221,15 @@ def test_a_crashed_valkey_comes_back_on_its_port(tmp_path: Path) -> None:
             assert client.get("key") is None
     finally:
         server.kill()
+
+
+def test_a_worker_that_ended_is_told_of_by_the_name_that_celery_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[dict[str, str]] = []
+    monkeypatch.setattr(serve, "tell_gone", lambda **said: told.append(said))
+    programs = serve.programs(host="127.0.0.1", port=8000, valkey=None, workers={"default": 2}, slots=4)
+    second = next(program for program in programs if program.name == "worker-2")
+    assert second.ended is not None
+    second.ended()
+    named = second.command[second.command.index("--hostname") + 1]
+    assert told == [{"pool": "default", "node": host_format(default_nodename(named))}]
+    assert next(program for program in programs if program.name == "web").ended is None

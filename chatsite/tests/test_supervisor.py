@@ -118,9 +118,19 @@ def test_what_is_to_be_done_when_a_program_has_ended_is_done_before_it_starts_ag
         wait_for(lambda: len(site.pids("worker")) == 1, what="the program starts")
         os.kill(site.pids("worker")[0], signal.SIGKILL)
         wait_for(lambda: len(site.pids("worker")) == 2, what="the program starts again")
-        site.wait_for_output("again in 1.5 s")
+        wait_for(lambda: site.output.read_text().count("worker is up") == 2, what="it says that it is up again")
         text = site.output.read_text()
+        assert "again in 1.5 s" in text
         assert text.index("ended with") < text.index("seen to") < text.rindex("worker is up")
+
+
+def test_a_failure_in_what_follows_a_programs_end_is_said_and_it_starts_again(tmp_path: Path) -> None:
+    more = ", ended=lambda: 1 / 0"
+    with supervised(tmp_path, programs=f"programs = [{staying('worker', more=more)}]") as site:
+        wait_for(lambda: len(site.pids("worker")) == 1, what="the program starts")
+        os.kill(site.pids("worker")[0], signal.SIGKILL)
+        wait_for(lambda: len(site.pids("worker")) == 2, what="the program starts again")
+        site.wait_for_output("worker: ZeroDivisionError")
 
 
 def test_a_program_that_dies_is_started_again(tmp_path: Path) -> None:

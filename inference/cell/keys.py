@@ -1,11 +1,15 @@
 """The names of all keys and channels of a cell.
 
-Every name carries the cell's hash tag, so that one script may touch several, and the incarnation of Redis, so that
-a restarted or rolled-back server reads as an empty one.
+Every name carries the cell's hash tag, so that one script may touch several, and the incarnation of Redis and the
+layout of what is stored, so that a restarted or rolled-back server, or one that another release wrote to, reads as an
+empty one.
 """
 
 from dataclasses import dataclass
 from uuid import UUID
+
+# To be raised whenever what is stored under some name changes its form.
+LAYOUT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +26,8 @@ class Keys:
 
     @property
     def prefix(self) -> str:
-        """What all keys of this incarnation begin with."""
-        return f"{self.cell}{self.incarnation}:"
+        """What all keys of this incarnation and layout begin with."""
+        return f"{self.cell}{self.incarnation}:{LAYOUT}:"
 
     def _name(self, *parts: object) -> str:
         return self.prefix + ":".join(map(str, parts))

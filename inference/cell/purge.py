@@ -1,4 +1,4 @@
-"""Keys that dead incarnations of Redis left behind, where a file or a replica brought them back."""
+"""Keys that dead incarnations of Redis left behind, where a file or a replica brought them back, or another release."""
 
 import threading
 

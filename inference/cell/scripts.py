@@ -1,8 +1,8 @@
 """The Lua scripts beside this module, as one library of functions for the server.
 
 In a library what scripts share is made once, when it is loaded, and may keep something between two calls; a script of
-its own makes it at each call. Both together took a third of the time. A library is named by its text, so that processes
-of two versions may use one server.
+its own makes it at each call. Both together took a third of the time. A library is named by its text: a process
+never calls another version's functions. (The data are kept apart by `keys.LAYOUT`.)
 
 A file is the body of a function of KEYS and ARGV. `-- include: _name` says which helpers it uses, `-- flags: …` what
 the server is to know of it; what stands above the line `-- at each call:` is made once.

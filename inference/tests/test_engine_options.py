@@ -66,7 +66,8 @@ def test_a_processor_without_bfloat16_computes_in_float32_and_holds_as_many_toke
     usual, other = (engine_options.resolve({}, on_gpu=False, bfloat16=has) for has in (True, False))
     assert (usual["dtype"], other["dtype"]) == ("bfloat16", "float32")
     assert other["kv_cache_memory_bytes"] == 2 * usual["kv_cache_memory_bytes"]
-    assert engine_options.resolve({"dtype": "bfloat16"}, on_gpu=False, bfloat16=False)["dtype"] == "bfloat16"
+    assert engine_options.resolve({"dtype": "bfloat16"}, on_gpu=False, bfloat16=False) == usual
+    assert engine_options.resolve({"dtype": "float32"}, on_gpu=False, bfloat16=True) == other
 
 
 @pytest.mark.parametrize(

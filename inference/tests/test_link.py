@@ -13,11 +13,14 @@ import pytest_asyncio
 import redis
 
 from inference import store, tickets
-from inference.cell import queue, stream, workers
+from inference.cell import admission as cell_admission
+from inference.cell import erasure, queue, stream, workers
+from inference.cell.admission import Admitted
 from inference.cell.errors import StoreUnavailable
-from inference.cell.keys import Keys
+from inference.cell.keys import LAYOUT, Keys
 from inference.cell.link import AsyncConnector, Cell, Connector, ScriptCall
 from inference.tests.support import ask, connections, hung, restart
+from inference.tests.yard import Yard
 from tests.services import Valkey
 from tests.waiting import until, wait_for
 
@@ -42,7 +45,7 @@ def test_keys_name_the_incarnation_and_the_cell(valkey: Valkey) -> None:
     connector = Connector(url=lambda: valkey.url, tag="c7")
     cell = connector.cell()
     run_id = ask(valkey, lambda client: client.info("server")["run_id"])
-    assert cell.keys.queue("p") == f"{{c7}}:{run_id}:queue:p"
+    assert cell.keys.queue("p") == f"{{c7}}:{run_id}:{LAYOUT}:queue:p"
     connector.close()
 
 
@@ -233,6 +236,28 @@ def test_a_server_that_refuses_to_write_is_unavailable_until_it_writes_again(
             before.call(opening(before.keys))
     assert not ask(valkey, lambda client: client.keys("*"))
     assert store.connector().run(lambda cell: cell.call(opening(cell.keys)))[0] == "ok"
+
+
+def test_a_server_without_memory_lets_go_of_what_it_holds(valkey: Valkey) -> None:
+    yard = Yard(store.connector().cell())
+    yard.beat(boot_id="w/1", slots=9)
+    yard.line_up(yard.user, 2)
+    runs = [yard.take(boot_id="w/1") for _ in range(2)]
+    [waits] = yard.line_up(uuid4(), 1)
+    users = [uuid4(), uuid4()]
+    held = [yard.admit(user_id=user, turn=str(user)) for user in users]
+    admissions = [one.admission_id for one in held if isinstance(one, Admitted)]
+    keys = yard.keys
+    settled = cell_admission.settle(keys, user_id=users[1], admission_id=admissions[1], tokens=5, now_ms=yard.now)
+    with out_of_memory(valkey):
+        assert yard.finish(runs[0], boot_id="w/1") == 1
+        assert yard.abort(runs[1], boot_id="w/1") == 1
+        assert yard.expire(waits) == 1
+        assert yard.release(users[0], admissions[0]) == 1
+        assert yard.cell.call(settled) == 1
+        assert yard.gone() == 0
+        assert yard.leave(boot_id="w/1") == 0
+        assert yard.cell.call(erasure.forget_runs(keys, run_ids=[waits.run_id])) == 1
 
 
 @pytest.mark.parametrize("refusal", [out_of_memory, without_replicas, demoted])

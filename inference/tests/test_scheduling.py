@@ -166,6 +166,19 @@ def test_a_claim_of_a_worker_that_died_with_it_costs_nothing(yard: Yard) -> None
     assert yard.tag(yard.user) == pytest.approx(before, abs=0.001)
 
 
+def test_a_run_whose_worker_died_with_its_claim_has_its_place_back(yard: Yard) -> None:
+    [first] = yard.line_up(yard.user, 1)
+    yard.now += 1
+    [second] = yard.line_up(yard.user, 1)
+    assert yard.take(boot_id="dead") == first
+    yard.line_up(uuid4(), 1)
+    yard.line_up(uuid4(), 1)
+    yard.now += LEASE_MS + 1
+    yard.put_again(yard.known[first])
+    assert yard.take() == first
+    assert [yard.take() for _ in range(3)][-1] == second
+
+
 def test_a_begun_answer_goes_on_before_all_that_wait_and_is_charged_for_once(yard: Yard) -> None:
     [lost] = yard.line_up(yard.user, 1)
     before = yard.tag(yard.user)

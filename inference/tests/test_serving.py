@@ -336,16 +336,16 @@ def test_whoever_reads_the_end_finds_the_slot_free_and_the_chat_at_home(
     worker: Worker, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = ask()
-    announce = publishing.announce_end
+    tell = publishing.tell_end
     seen: list[tuple[list[str], bool]] = []
 
     def look_first(ended: Run, *, text: str | None) -> None:
         cell = store.connector().cell()
         home = look(cell, lambda client: client.exists(cell.keys.home(run.chat_id)))
         seen.append((leases(), bool(home)))
-        announce(ended, text=text)
+        tell(ended, text=text)
 
-    monkeypatch.setattr(publishing, "announce_end", look_first)
+    monkeypatch.setattr(publishing, "tell_end", look_first)
     worker.serve()
     assert seen == [([], True)]
     assert events(run)[-1][0] == "completed"

@@ -118,12 +118,8 @@ CPU_DEFAULTS: Mapping[str, object] = {
     "long_prefill_token_threshold": 128,
 }
 
-# For processors that would emulate bfloat16. Numbers twice as long: as many tokens need twice the KV cache.
-CPU_DEFAULTS_FLOAT32: Mapping[str, object] = {
-    **CPU_DEFAULTS,
-    "dtype": "float32",
-    "kv_cache_memory_bytes": 2 << 30,
-}
+# Numbers twice as long: as many tokens need twice the KV cache.
+CPU_FLOAT32: Mapping[str, object] = {"dtype": "float32", "kv_cache_memory_bytes": 2 << 30}
 
 
 def validate(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,8 +142,12 @@ def resolve(options: Mapping[str, Any], *, on_gpu: bool, bfloat16: bool = True) 
 
     `bfloat16` says whether a CPU has instructions for it. Raises ValueError.
     """
-    cpu = CPU_DEFAULTS if bfloat16 else CPU_DEFAULTS_FLOAT32
-    return validate({**(GPU_DEFAULTS if on_gpu else cpu), **validate(options)})
+    given = validate(options)
+    if on_gpu:
+        return validate({**GPU_DEFAULTS, **given})
+    # A processor that would emulate bfloat16 is given float32.
+    dtype = given.get("dtype", "bfloat16" if bfloat16 else "float32")
+    return validate({**CPU_DEFAULTS, **(CPU_FLOAT32 if dtype == "float32" else {}), **given})
 
 
 def _check_together(options: Mapping[str, Any]) -> None:

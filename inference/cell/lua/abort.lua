@@ -3,6 +3,7 @@
 -- ARGV  1 'run:epoch'  2 boot id, or '' whoever holds it, as others do for one that let it lapse
 --       3 output tokens that it has shown, or -1: it was never begun, and its prompt costs nothing either  4 pool
 -- Returns 1 when there was such a lease, else 0.
+-- flags: allow-oom
 -- include: _pool
 -- include: _correct
 local owner = redis.call('HGET', KEYS[4], ARGV[1])

@@ -90,6 +90,7 @@ local o = tier_of(pool, slug)
 local position, wait, told, direct, line = 0, '0', 0, '', queue .. ':l:' .. slug .. ':' .. user
 
 local entry = redis.call('HGET', queue .. ':f:' .. slug, user)
+local is_next = true
 local stands, is_new, home_told = not is_news and known(queue, line, entry, member), false, nil
 if stands then
   if stands ~= 'begun' then
@@ -107,6 +108,8 @@ elseif ARGV[3] ~= ARGV[4] then
   direct = with_room(KEYS, ARGV, '')
 else
   is_new = true
+  -- It may owe less now, by what a claim had cost that came to nothing.
+  if not is_news then entry = redis.call('HGET', queue .. ':f:' .. slug, user) end
   local own = redis.call('HMGET', KEYS[2], 'out:' .. ARGV[7], 'tag:' .. ARGV[7] .. ':' .. slug)
   local expected = math.min(tonumber(own[1] or pool[o + OUT]), tonumber(ARGV[14]))
   local home, cached = find_home(KEYS, ARGV, pool)
@@ -117,13 +120,16 @@ else
   if entry then
     behind, first, owed = split(entry)
     behind = tonumber(behind)
-    index = behind + 1
+    index, is_next = behind + 1, false
     local its_home, _, its_since = select(5, string.match(first, FACTS))
     tag = tag_of(queue, slug, user, its_home)
     if tonumber(ARGV[9]) < tonumber(its_since) then
       -- It has waited for longer than the user's others: whoever it is kept for, they are.
-      index = 0
+      index, is_next = 0, true
       leave(pool, o, queue, slug, user, its_home)
+      -- What was given back is its own: the charge of a claim that came to nothing.
+      local back = math.min(owed, 0)
+      tag, owed = tag + back, owed - back
       stand(pool, o, queue, slug, user, tag, home)
     end
   else
@@ -153,7 +159,7 @@ else
     redis.call('HSET', queue .. ':f:' .. slug, user, '0|' .. facts)
   end
 end
-if direct ~= '' and direct == home_told then
+if direct ~= '' and direct == home_told and is_next then
   -- Nobody else takes it until its home has had the time to hear of it.
   redis.call('ZADD', queue .. ':x:' .. slug, now + HEARD_MS, user)
 end

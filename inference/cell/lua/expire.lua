@@ -2,6 +2,7 @@
 -- KEYS  1 pool  2 queue (beginning of names)  3 account
 -- ARGV  1 'run:epoch'  2 user  3 tier, '-' = none  4 pool
 -- Returns 1 when it was waiting, else 0.
+-- flags: allow-oom
 -- include: _pool
 local member, user, slug, queue = ARGV[1], ARGV[2], ARGV[3], KEYS[2]
 local pool = pool_load(KEYS[1])

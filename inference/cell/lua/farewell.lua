@@ -2,6 +2,7 @@
 -- KEYS  1 workers  2 worker reports  3 pool  4 room  5 worker facts
 -- ARGV  1 boot id
 -- Returns 1 when it was known, else 0.
+-- flags: allow-oom
 -- include: _pool
 -- include: _slots
 redis.call('HDEL', KEYS[2], ARGV[1])

@@ -4,6 +4,7 @@
 --       6 output tokens  7 ms until the first token  8 how long a chat's home is known (ms)  9 pool
 --       10 tokens that the worker has computed in all  11 '1' for a whole answer, of which estimates learn, else ''
 -- Returns 1 when the lease was this worker's, else 0.
+-- flags: allow-oom
 -- include: _pool
 -- include: _correct
 local owner = redis.call('HGET', KEYS[4], ARGV[1])

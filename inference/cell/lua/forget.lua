@@ -4,6 +4,7 @@
 -- ARGV  1 what is left's time to live (ms)  2 last epoch there can be  3 seq of terminal events
 --       then of each run: run, channel …
 -- Returns how many of them had a stream.
+-- flags: allow-oom
 local found = 0
 local id = ARGV[2] .. '-' .. ARGV[3]
 for i = 2, #KEYS, 2 do

@@ -2,6 +2,7 @@
 -- KEYS  1 workers  2 worker reports  3 leases  4 lease owners  5 pool  6 room  7 worker facts
 -- ARGV  1 how its boot ids begin (its node)  2 now (ms)
 -- Returns how many leases it held.
+-- flags: allow-oom
 -- include: _pool
 -- include: _slots
 local function is_its(boot) return string.sub(boot, 1, #ARGV[1]) == ARGV[1] end

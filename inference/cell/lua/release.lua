@@ -3,6 +3,7 @@
 -- KEYS  1 reservations  2 holders  3 messages  4 places
 -- ARGV  1 user  2 admission id
 -- Returns 1 when it was given back, else 0.
+-- flags: allow-oom
 local held = redis.call('HGET', KEYS[1], ARGV[2])
 if not held or not string.match(held, '|0|%d+$') then return 0 end
 redis.call('HDEL', KEYS[1], ARGV[2])

@@ -2,6 +2,7 @@
 -- KEYS  1 account  2 reservations  3 holders
 -- ARGV  1 user  2 admission id  3 tokens used  4 now (ms)
 -- Returns 1 when the reservation was there, else 0.
+-- flags: allow-oom
 -- include: _owed
 if redis.call('HDEL', KEYS[2], ARGV[2]) == 0 then return 0 end
 redis.call('HINCRBY', KEYS[1], 'used', ARGV[3])
