@@ -846,8 +846,12 @@ def test_runs_that_wait_for_busy_workers_are_given_none(valkey: Valkey, night: N
 
 
 def successor_is_due(run: Run) -> bool:
+    """Whether the next epoch waits. It is queued only after the database has it."""
     close_old_connections()
-    return bool(Run.objects.filter(id=run.id, status=Status.QUEUED, epoch=2).exists())
+    if not Run.objects.filter(id=run.id, status=Status.QUEUED, epoch=2).exists():
+        return False
+    cell = store.connector().cell()
+    return f"{run.id}:2" in cell.run(lambda client: queued(client, cell.keys, pool="default"))
 
 
 @pytest.fixture
@@ -879,10 +883,15 @@ def test_an_answer_of_a_silent_worker_is_finished_by_another_word_for_word(
     zombie.host._leaving = True
     zombie.host._heart.stop()
     wait_for(lambda: successor_is_due(run), what="it is taken over")
-    successor.serve()
+
+    def is_over() -> bool:
+        # On a busy machine the successor may lose a lease as well, and take its own answer over.
+        successor.serve()
+        run.refresh_from_db()
+        return not run.is_active
+
+    wait_for(is_over, what="the answer is finished", seconds=60)
     ticket.join(timeout=30)
-    run.refresh_from_db()
-    # On a busy machine the successor may lose a lease as well, and take its own answer over.
     assert (run.status, run.output_tokens) == (Status.DONE, 300)
     assert run.epoch >= 2
     shown = "".join(data["text"] for kind, data in events() if kind == "delta")

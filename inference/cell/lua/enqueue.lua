@@ -17,16 +17,17 @@ local function alive(KEYS, ARGV, boot)
   return beat and tonumber(beat) > ARGV[6] - ARGV[17]
 end
 
--- A worker that has room: this one if it has, else the one with the most.
+-- A worker that has room, and for how many runs: this one if it has, else the one with the most.
 local function with_room(KEYS, ARGV, boot)
-  if boot ~= '' and tonumber(redis.call('ZSCORE', KEYS[9], boot) or '0') >= 1 then return boot end
+  local own = boot ~= '' and tonumber(redis.call('ZSCORE', KEYS[9], boot) or '0') or 0
+  if own >= 1 then return boot, own end
   for _ = 1, 4 do
     local top = redis.call('ZREVRANGE', KEYS[9], 0, 0, 'WITHSCORES')
-    if #top == 0 or tonumber(top[2]) < 1 then return '' end
-    if alive(KEYS, ARGV, top[1]) then return top[1] end
+    if #top == 0 or tonumber(top[2]) < 1 then return '', 0 end
+    if alive(KEYS, ARGV, top[1]) then return top[1], tonumber(top[2]) end
     redis.call('ZREM', KEYS[9], top[1])
   end
-  return ''
+  return '', 0
 end
 
 -- The worker that has the chat in its memory, and how much of the prompt.
@@ -139,9 +140,13 @@ else
     pool[o + USERS] = pool[o + USERS] + 1
     stand(pool, o, queue, slug, user, tag, home)
   end
-  direct = with_room(KEYS, ARGV, home)
-  -- With room for it, it waits for nobody: those before it have room as well, or are kept for their homes.
-  if direct == '' then
+  local free
+  direct, free = with_room(KEYS, ARGV, home)
+  -- With room for it, it waits for nobody: those before it have room as well, or are kept for their homes. Where more
+  -- wait than have room, they have been told of it already.
+  local others = pool[N] - 1
+  for _, one in ipairs(pool.names) do others = others - pool[pool.of[one] + KEPT] end
+  if direct == '' or (direct ~= home and others >= free) then
     local is_later
     position, told, is_later = place(pool, o, rank_of(pool, o, queue, slug, tag), index, tag + owed, now)
     wait = seconds(foretold(pool, o, told, ratio_of(is_later, home)))
