@@ -98,18 +98,19 @@ def assert_problem(response: Any, status: int, code: str | None = None) -> dict[
 GOOD_BODY = {"content": "Hello", "client_turn_id": "t9", "title": "Mine"}
 
 
+BAD_CREDENTIALS = (None, "Bearer sk-nonsense", "Bearer ", "Bearer é", "Basic YTpi", "Token x")
+
+
 @pytest.mark.parametrize(("route", "method"), CALLS, ids=str)
-@pytest.mark.parametrize("authorization", [None, "Bearer sk-nonsense", "Bearer ", "Bearer é", "Basic YTpi", "Token x"])
-def test_without_good_credentials_every_route_answers_401(
-    of_ada: dict[str, str], route: Route, method: str, authorization: str | None
-) -> None:
+def test_without_good_credentials_every_route_answers_401(of_ada: dict[str, str], route: Route, method: str) -> None:
     before = everything()
-    headers = {} if authorization is None else {"authorization": authorization}
-    stranger = Client(headers=headers, raise_request_exception=False)
-    response = call(stranger, method, route.address(of_ada), GOOD_BODY)
-    assert_problem(response, 401)
-    assert response.headers["WWW-Authenticate"].startswith("Bearer")
-    assert everything() == before
+    for authorization in BAD_CREDENTIALS:
+        headers = {} if authorization is None else {"authorization": authorization}
+        stranger = Client(headers=headers, raise_request_exception=False)
+        response = call(stranger, method, route.address(of_ada), GOOD_BODY)
+        assert_problem(response, 401)
+        assert response.headers["WWW-Authenticate"].startswith("Bearer")
+        assert everything() == before
 
 
 @pytest.mark.parametrize(("route", "method"), WITH_IDS, ids=str)
@@ -143,12 +144,15 @@ def test_ids_of_nothing_answer_404(ada: Person, route: Route, method: str) -> No
     assert_problem(call(ada.client, method, route.address(unknown), GOOD_BODY), 404, "not_found")
 
 
+MALFORMED_IDS = ("abc", "1", "%00", "..", "0" * 5000, "é", "%ff", "{id}", str(UUID(int=7)) + "0")
+
+
 @pytest.mark.parametrize(("route", "method"), WITH_IDS, ids=str)
-@pytest.mark.parametrize("bad", ["abc", "1", "%00", "..", "0" * 5000, "é", "%ff", "{id}", str(UUID(int=7)) + "0"])
-def test_malformed_ids_answer_404(of_ada: dict[str, str], ada: Person, route: Route, method: str, bad: str) -> None:
-    for parameter in route.parameters:
-        address = route.address(of_ada | {parameter: bad})
-        assert_problem(call(ada.client, method, address, GOOD_BODY), 404, "not_found")
+def test_malformed_ids_answer_404(of_ada: dict[str, str], ada: Person, route: Route, method: str) -> None:
+    for bad in MALFORMED_IDS:
+        for parameter in route.parameters:
+            address = route.address(of_ada | {parameter: bad})
+            assert_problem(call(ada.client, method, address, GOOD_BODY), 404, "not_found")
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=str)
@@ -164,18 +168,18 @@ def test_other_methods_answer_405_and_name_the_ones_there_are(
     assert everything() == before
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=str)
-@pytest.mark.parametrize(
-    "query", ["a=%00", "limit=%ff", "cursor=%00", "after=%F0%9F%99%82", "format=xml", "&&&===", "limit=1&limit=0"]
-)
+QUERIES = ("a=%00", "limit=%ff", "cursor=%00", "after=%F0%9F%99%82", "format=xml", "&&&===", "limit=1&limit=0")
+
+
+@pytest.mark.parametrize("route", [route for route in ROUTES if "get" in route.methods], ids=str)
 def test_no_query_gets_a_server_error_or_an_answer_that_is_no_json(
-    of_ada: dict[str, str], ada: Person, route: Route, query: str
+    of_ada: dict[str, str], ada: Person, route: Route
 ) -> None:
-    if "get" in route.methods:
+    for query in QUERIES:
         response = ada.client.get(f"{route.address(of_ada)}?{query}")
-        assert response.status_code in (200, 400)
+        assert response.status_code in (200, 400), query
         kinds = {200: "application/json", 400: "application/problem+json"}
-        assert response.headers["Content-Type"] == kinds[response.status_code]
+        assert response.headers["Content-Type"] == kinds[response.status_code], query
 
 
 BODIES: dict[str, tuple[Any, dict[str, Any], int]] = {
