@@ -20,7 +20,7 @@ from pytest_django import Settings
 from chatsite.accounts.models import User
 from conversations.tests.lives import EMAIL, MARKER, MARKER_IDS, NAME, PASSWORD, furnish, live, say_the_marker
 from conversations.tests.support import settle_by_hand
-from inference import token_ids
+from inference import store, token_ids
 from inference.models import Run
 from tests.services import Valkey
 
@@ -178,7 +178,8 @@ def test_a_deleted_chat_leaves_what_is_owed_and_not_a_word(furnished: User, valk
         "answer and prompt, as token ids"
     )
     in_redis = redis_keys_with(valkey, *CONTENT_NEEDLES)
-    assert {key.split(b":")[2] for key in in_redis} == {b"stream"}
+    prefix = store.connector().cell().keys.prefix.encode()
+    assert {key.removeprefix(prefix).split(b":")[0] for key in in_redis} == {b"stream"}
     assert len(in_redis) == 3 - 1, "the retried one's stream is a fresh one"
 
     for chat in chats:
