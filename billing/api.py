@@ -50,6 +50,7 @@ __all__ = [
     "remeter",
     "run_charge",
     "shortest_history",
+    "system_usage",
     "takeaway_page",
     "tiers",
     "usage_of",
@@ -114,6 +115,7 @@ def record(charge: Charge) -> None:
         admission_id=charge.admission_id,
         pool=charge.pool,
         reason=charge.reason,
+        purpose=charge.purpose,
         prompt_tokens=charge.prompt_tokens,
         cached_tokens=charge.cached_tokens,
         output_tokens=charge.output_tokens,
@@ -159,6 +161,11 @@ def hourly_usage(*, since: datetime) -> list[HourOfUse]:
     return sums.by_hour(since=since)
 
 
+def system_usage(*, since: datetime) -> dict[str, Used]:
+    """What the system itself has used since then, by purpose; those for which it used nothing are left out."""
+    return sums.by_purpose(since=since)
+
+
 def pool_usage(*, since: datetime) -> dict[str, Used]:
     """Pool (its slug) → everybody's tokens since then, for those that gave any."""
     return sums.by_pool(since=since)
@@ -177,6 +184,7 @@ def charges_of(*, user_id: UUID, since: datetime | None = None) -> list[Charge]:
             admission_id=entry.admission_id,
             pool=entry.pool,
             reason=entry.reason,
+            purpose=entry.purpose,
             prompt_tokens=entry.prompt_tokens,
             cached_tokens=entry.cached_tokens,
             output_tokens=entry.output_tokens,

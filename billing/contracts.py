@@ -70,7 +70,9 @@ FREE = Prices()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
-    """One attempt's tokens at settlement. `reason` is a UsageEntry reason; see there for the token counts.
+    """One attempt's tokens at settlement. `reason` and `purpose` are UsageEntry's; see there for the token counts.
+
+    Without a `user_id` it is charged to the system.
 
     `prices` are the pool's at that moment: what is changed later changes no charge.
     """
@@ -87,6 +89,7 @@ class Charge:
     wasted_tokens: int
     at: datetime
     prices: Prices = FREE
+    purpose: str = "turn"
 
     @property
     def cost(self) -> int:

@@ -40,6 +40,13 @@ def by_pool(*, since: datetime) -> dict[str, Used]:
     return {row["pool"]: _used(row) for row in _summed(rows.values("pool"))}
 
 
+def by_purpose(*, since: datetime) -> dict[str, Used]:
+    """Purpose → tokens since then of what was no user's answer, for those that used any."""
+    purposes = [purpose for purpose in UsageEntry.Purpose.values if purpose != UsageEntry.Purpose.TURN]
+    rows = UsageEntry.objects.filter(purpose__in=purposes, created_at__gte=since).order_by()
+    return {row["purpose"]: _used(row) for row in _summed(rows.values("purpose"))}
+
+
 def by_hour(*, since: datetime) -> list[HourOfUse]:
     """Everybody's tokens since then, by hours of UTC, oldest first."""
     rows = UsageEntry.objects.filter(created_at__gte=since).values(hour=_hour_column()).order_by("hour")

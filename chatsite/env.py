@@ -29,7 +29,7 @@ class Environment:
     serves `small_model`, and a worker of it.
     `hsts_seconds` is in seconds; `model` is a directory or a Hugging Face name; `log_format` "auto" leaves
     the choice to the settings module, and so does an unset `registration`; requests per minute of 0 are unlimited.
-    `currency` is the code that prices are shown with.
+    `currency` is the code that prices are shown with; `titles` and `summaries` say whether models make them.
     """
 
     secret_key: str | None = field(repr=False)
@@ -57,6 +57,8 @@ class Environment:
     api_requests_per_minute: int
     api_requests_per_minute_per_address: int
     currency: str
+    titles: bool
+    summaries: bool
 
 
 def read() -> Environment:
@@ -91,6 +93,8 @@ def read() -> Environment:
             "API_REQUESTS_PER_MINUTE_PER_ADDRESS", default=30_000, low=0, high=10**7
         ),
         currency=_currency("CURRENCY", default="USD"),
+        titles=_boolean("TITLES", default=True),
+        summaries=_boolean("SUMMARIES", default=True),
     )
 
 

@@ -7,9 +7,9 @@ from uuid import UUID
 
 from django.db import transaction
 
-from conversations import limits, pools, selectors
+from conversations import context_cache, jobs, limits, pools, selectors
 from conversations.errors import ChatNotFound
-from conversations.models import Chat, Message, Turn
+from conversations.models import Chat, Job, Message, Turn
 from inference import api as inference
 from inference.contracts import SettledRun
 from inference.errors import RunNotFound
@@ -28,8 +28,18 @@ def create(*, owner_id: UUID, title: str, pool: str | None, now: datetime) -> Ch
     limits.check_pool(pool)
     chosen = pools.chosen(owner_id=owner_id, slug=pool, now=now)
     return Chat.objects.create(
-        owner_id=owner_id, title=title.strip(), pool=chosen.slug, created_at=now, last_active_at=now
+        owner_id=owner_id,
+        title=title.strip(),
+        title_by=_given(title),
+        pool=chosen.slug,
+        created_at=now,
+        last_active_at=now,
     )
+
+
+def _given(title: str) -> str:
+    """Whose a title is that the owner has given: who gives a blank one leaves it to us."""
+    return Chat.TitleBy.OWNER if title.strip() else ""
 
 
 def change(*, owner_id: UUID, chat_id: UUID, title: str | None, pool: str | None, now: datetime) -> Chat:
@@ -37,7 +47,7 @@ def change(*, owner_id: UUID, chat_id: UUID, title: str | None, pool: str | None
     changes = {}
     if title is not None:
         limits.check_title(title)
-        changes["title"] = title.strip()
+        changes["title"], changes["title_by"] = title.strip(), _given(title)
     if pool is not None:
         limits.check_pool(pool)
     chat = selectors.chat_for(owner_id=owner_id, chat_id=chat_id)
@@ -74,6 +84,7 @@ def delete_unused(*, owner_id: UUID, chat_id: UUID, since: datetime, now: dateti
 
 
 def _erase(*, owner_id: UUID, chat_id: UUID, now: datetime) -> None:
+    inference.cancel_jobs(chat_id=chat_id, now=now)
     running = inference.active_run(chat_id=chat_id)
     if running is not None:
         # A run that ends here takes the chat, and itself, along: then there is nothing left to look at.
@@ -83,10 +94,11 @@ def _erase(*, owner_id: UUID, chat_id: UUID, now: datetime) -> None:
 
 
 def purge(*, chat_id: UUID, now: datetime) -> bool:
-    """Erase a deleted chat's content. False while an answer of it is still in progress: its end does it then."""
+    """Erase a deleted chat's content. False while an answer or a job of it is still in progress: its end does it."""
+    context_cache.forget(chat_id=chat_id)
     with transaction.atomic():
         chat = Chat.objects.select_for_update().filter(id=chat_id, deleted_at__isnull=False).first()
-        if chat is None or inference.active_run(chat_id=chat_id) is not None:
+        if chat is None or inference.active_run(chat_id=chat_id) is not None or inference.has_jobs(chat_id=chat_id):
             return False
         inference.forget_chat(chat_id=chat_id, now=now)
         chat.delete()
@@ -100,7 +112,7 @@ def store_answer(settled: SettledRun) -> None:
     """
     turn = Turn.objects.filter(run_id=settled.run_id).first()
     if turn is None:
-        # Not a turn's run: other jobs may use the engines too.
+        # Begun by somebody else than a turn.
         return
     chat = Chat.objects.select_for_update().get(id=turn.chat_id)
     if chat.deleted_at is not None:
@@ -133,6 +145,8 @@ def store_answer(settled: SettledRun) -> None:
     chat.revision += 1
     chat.last_active_at = settled.finished_at
     chat.save(update_fields=["last_seq", "revision", "last_active_at"])
+    if state == Message.State.COMPLETE and chat.title_by == Chat.TitleBy.WORDS:
+        jobs.want(chat_id=chat.id, kind=Job.Kind.TITLE, pool=chat.pool, now=settled.finished_at)
 
 
 def withdraw_answer(chat: Chat, *, turn: Turn, now: datetime) -> None:

@@ -1,18 +1,24 @@
 """Context assembly: which messages an answer is based on. Pure functions, no database.
 
-For now the whole history goes in, and the oldest turns are left out where it does not fit the window.
+A prompt is the system prompt, the chat's summary where it has one, the newest turns word for word, and the new message.
+It begins like the last one for as long as that can be: an engine has it in its prefix cache then. So what is cut is cut
+well below what fits, and stays cut (docs/context.md).
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from conversations.errors import TooLong
-from inference.contracts import ChatTokenizer, ChatTurn
+from inference.contracts import ChatTokenizer, ChatTurn, PromptBase
 
 # An answer gets at least this many tokens: a long new message may take of the output's share, but no more.
 MIN_OUTPUT_TOKENS = 256
+# What stands between the system prompt, which comes first and whole, and the summary of what was said before.
+SUMMARY_HEADING = "\n\nSummary of the conversation until here, for your information:\n"
 # What ChatML puts around a message. Only a first guess is made with it; what counts is the prompt's own length.
 _FRAME_TOKENS = 5
+# A guess may be off by this part: where it says that more than that is too much, nothing is encoded to find out.
+_DOUBT = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +36,67 @@ class PastMessage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PastSummary:
+    """What a version of the chat's summary says of its messages up to `last_seq`."""
+
+    version: int
+    last_seq: int
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """How a window is shared out, in tokens. Prompt and answer together never exceed `context_window`.
+
+    System prompt and tools have `reserve_tokens`, or what they take where that is more; what neither they nor a full
+    answer take is the chat's. Above `high_water` percent of that its oldest turns are to be summarised, so that its
+    newest ones take `low_water` percent. `max_prompt_tokens` is the plan's limit.
+    """
+
+    context_window: int
+    max_output_tokens: int
+    reserve_tokens: int = 0
+    high_water: int = 100
+    low_water: int = 100
+    max_prompt_tokens: int | None = None
+
+    @property
+    def most(self) -> int:
+        """What a prompt may take at all, beside the shortest answer."""
+        most = self.context_window - min(self.max_output_tokens, MIN_OUTPUT_TOKENS)
+        return most if self.max_prompt_tokens is None else min(most, self.max_prompt_tokens)
+
+    def roomy(self, *, system_tokens: int) -> int:
+        """What a prompt with history may take: it leaves a full answer and the reserve alone."""
+        unused = max(0, self.reserve_tokens - system_tokens)
+        return min(self.most, self.context_window - self.max_output_tokens - unused)
+
+    def mark(self, percent: int, *, system_tokens: int) -> int:
+        """What a prompt takes whose chat takes so many percent of its part."""
+        room = max(0, self.roomy(system_tokens=system_tokens) - system_tokens)
+        return system_tokens + room * percent // 100
+
+    @property
+    def summary_tokens(self) -> int:
+        """How long a summary may be: a sixth of the chat's part, and no more than a page."""
+        room = self.context_window - self.max_output_tokens - self.reserve_tokens
+        return max(32, min(512, room // 6))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Where the chat's last prompt began: with this version of the summary (0 = none) and the message `first_seq`."""
+
+    summary_version: int
+    first_seq: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
     """A prompt that fits: its token ids, and how many tokens the answer may have.
 
-    `first_seq` and `last_seq` bound the messages in it; `trimmed` = older ones were left out.
+    `first_seq` and `last_seq` bound the messages in it; `trimmed` = some are neither in it nor in its summary.
+    `is_full`: the chat is above its high-water mark. `base` is the prompt that it begins with, where that is stored.
     """
 
     ids: list[int]
@@ -41,15 +104,22 @@ class Prompt:
     first_seq: int
     last_seq: int
     trimmed: bool
+    is_full: bool
+    summary_version: int
+    system_tokens: int
+    summary_tokens: int
+    base: PromptBase | None = None
 
     def snapshot(self) -> dict[str, object]:
-        """What is stored with the run."""
+        """What is stored with the run. The rest of the prompt is the turns that it has word for word."""
         return {
-            "summary_version": 0,
+            "summary_version": self.summary_version,
             "first_seq": self.first_seq,
             "last_seq": self.last_seq,
             "trimmed": self.trimmed,
             "prompt_tokens": len(self.ids),
+            "system_tokens": self.system_tokens,
+            "summary_tokens": self.summary_tokens,
             "max_output_tokens": self.max_output_tokens,
         }
 
@@ -60,43 +130,196 @@ def assemble(
     history: Sequence[PastMessage],
     new: PastMessage,
     tokenizer: ChatTokenizer,
-    context_window: int,
-    max_output_tokens: int,
-    max_prompt_tokens: int | None = None,
+    budget: Budget,
+    summary: PastSummary | None = None,
+    cut: Cut | None = None,
 ) -> Prompt:
-    """The prompt of a new message: system prompt, as many of the newest turns as fit beside a full answer, the message.
+    """The prompt of a new message: system prompt, summary, the newest turns, the message.
 
-    `history` is oldest first; a turn is kept or left out whole. The system prompt is always there, byte-identical.
-    Prompt and answer together never exceed `context_window`. Raises TooLong when the message alone leaves no room for
-    an answer.
+    `history` is oldest first, and may lack old messages that would not fit anyway; a turn is kept or left out whole.
+    The system prompt is always there, byte-identical. A summary is used where the chat would be above its high-water
+    mark without it. The turns begin where they did in the last prompt (`cut`) while they fit; where they do not, they
+    are cut down to the low-water mark.
+
+    Raises TooLong when the message alone leaves no room for an answer.
     """
-    most = context_window - min(max_output_tokens, MIN_OUTPUT_TOKENS)
-    if max_prompt_tokens is not None:
-        most = min(most, max_prompt_tokens)
-    roomy = min(most, context_window - max_output_tokens)
-    turns = _turns(history)
+    assembler = _Assembler(
+        system_prompt=system_prompt,
+        turns=_turns(history),
+        new=new,
+        tokenizer=tokenizer,
+        budget=budget,
+        system_tokens=tokenizer.count(system_prompt),
+    )
+    if summary is not None:
+        prompt = assembler.whole() or assembler.with_summary(summary, cut=cut)
+        if prompt is not None:
+            return prompt
+    return assembler.without_summary(cut=cut)
 
-    def encode(kept: int) -> list[int]:
-        messages = [message for turn in turns[len(turns) - kept :] for message in turn]
-        return tokenizer.encode_chat(
-            [ChatTurn("system", system_prompt), *(ChatTurn(m.role, m.content, m.token_ids) for m in (*messages, new))]
-        )
 
-    kept, ids = _most_that_fit(turns, encode=encode, room=roomy, new_tokens=new.token_count)
-    if len(ids) > most:
-        raise TooLong(prompt_tokens=len(ids), max_prompt_tokens=most, context_window=context_window)
+def extend(
+    prompt: Prompt,
+    *,
+    newest_version: int,
+    answer: PastMessage,
+    new: PastMessage,
+    tokenizer: ChatTokenizer,
+    budget: Budget,
+    base: PromptBase,
+) -> Prompt | None:
+    """The prompt of a chat's next turn, made of the last one, which is stored as `base`; as `assemble` would make it.
+
+    None where it must be assembled: it does not fit any more, another summary is to be used, of which `newest_version`
+    is the newest, or the model's prompts do not go on from one another.
+    """
+    ids = tokenizer.extend_chat(
+        prompt.ids, answer=ChatTurn("assistant", answer.content, answer.token_ids), new=ChatTurn("user", new.content)
+    )
+    if ids is None or len(ids) > budget.roomy(system_tokens=prompt.system_tokens):
+        return None
+    is_full = prompt.trimmed or len(ids) > budget.mark(budget.high_water, system_tokens=prompt.system_tokens)
+    if is_full and prompt.summary_version < newest_version:
+        return None
     return Prompt(
         ids=ids,
-        max_output_tokens=min(max_output_tokens, context_window - len(ids)),
-        first_seq=turns[len(turns) - kept][0].seq if kept else new.seq,
+        max_output_tokens=min(budget.max_output_tokens, budget.context_window - len(ids)),
+        first_seq=prompt.first_seq,
         last_seq=new.seq,
-        trimmed=kept < len(turns),
+        trimmed=prompt.trimmed,
+        is_full=is_full,
+        summary_version=prompt.summary_version,
+        system_tokens=prompt.system_tokens,
+        summary_tokens=prompt.summary_tokens,
+        base=base,
+    )
+
+
+def again(prompt: Prompt, *, newest_version: int, budget: Budget) -> Prompt | None:
+    """The prompt that was sent, for another answer to the same message; None where limits have changed too much."""
+    roomy = budget.roomy(system_tokens=prompt.system_tokens)
+    if len(prompt.ids) > roomy or (prompt.is_full and prompt.summary_version < newest_version):
+        return None
+    return replace(
+        prompt, max_output_tokens=min(budget.max_output_tokens, budget.context_window - len(prompt.ids)), base=None
     )
 
 
 def answered(history: Sequence[PastMessage]) -> list[PastMessage]:
     """The history without the user messages that got no answer: user and assistant then take turns."""
     return [message for turn in _turns(history) if len(turn) == 2 for message in turn]
+
+
+def to_fold(
+    history: Sequence[PastMessage], *, budget: Budget, system_tokens: int, keep_turns: int = 1
+) -> list[PastMessage]:
+    """The oldest messages of `history`, whole turns, that are to be summarised so that the others are below the mark.
+
+    The newest `keep_turns` turns stay, however long they are.
+    """
+    turns = _turns(history)
+    room = budget.mark(budget.low_water, system_tokens=system_tokens) - system_tokens
+    kept = max(min(keep_turns, len(turns)), _newest_within(turns, room=room, frame=_FRAME_TOKENS))
+    return [message for turn in turns[: len(turns) - kept] for message in turn]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Assembler:
+    """One prompt in the making."""
+
+    system_prompt: str
+    turns: list[list[PastMessage]]
+    new: PastMessage
+    tokenizer: ChatTokenizer
+    budget: Budget
+    system_tokens: int
+
+    def whole(self) -> Prompt | None:
+        """The prompt with every turn and no summary, where that is below the high-water mark."""
+        most = self.budget.mark(self.budget.high_water, system_tokens=self.system_tokens)
+        if self._guess(self.turns) > most:
+            return None
+        ids = self._encode(self.turns)
+        return self._made(ids, kept=self.turns, covered=0) if len(ids) <= most else None
+
+    def with_summary(self, summary: PastSummary, *, cut: Cut | None) -> Prompt | None:
+        """The prompt with the summary, and of the turns those that it does not speak of. None where it does not fit."""
+        content = f"{self.system_prompt}{SUMMARY_HEADING}{summary.content}"
+        own = self.tokenizer.count(content) - self.system_tokens
+        turns = [turn for turn in self.turns if turn[0].seq > summary.last_seq]
+        kept, ids = self._fitting(turns, cut=_first(cut, summary.version), system=content, own=own)
+        if len(ids) > self.budget.roomy(system_tokens=self.system_tokens):
+            return None
+        return self._made(ids, kept=kept, covered=summary.last_seq, version=summary.version, own=own)
+
+    def without_summary(self, *, cut: Cut | None) -> Prompt:
+        """The prompt with as many of the newest turns as may be. Raises TooLong."""
+        kept, ids = self._fitting(self.turns, cut=_first(cut, 0), system=self.system_prompt, own=0)
+        if len(ids) > self.budget.most:
+            raise TooLong(
+                prompt_tokens=len(ids), max_prompt_tokens=self.budget.most, context_window=self.budget.context_window
+            )
+        return self._made(ids, kept=kept, covered=0)
+
+    def _fitting(
+        self, turns: list[list[PastMessage]], *, cut: int, system: str, own: int
+    ) -> tuple[list[list[PastMessage]], list[int]]:
+        """The turns from `cut` on where they fit; else the newest below the low-water mark, or the newest that fit."""
+        roomy = self.budget.roomy(system_tokens=self.system_tokens)
+        kept = [turn for turn in turns if turn[0].seq >= cut]
+        if self._guess(kept) + own <= roomy * (1 + _DOUBT):
+            ids = self._encode(kept, system=system)
+            if len(ids) <= roomy:
+                return kept, ids
+        low = self.budget.mark(self.budget.low_water, system_tokens=self.system_tokens)
+        number, ids = self._most(turns, room=min(roomy, low + own), system=system)
+        if number == 0 and turns and low < roomy:
+            number, ids = self._most(turns, room=roomy, system=system)
+        return turns[len(turns) - number :], ids
+
+    def _most(self, turns: list[list[PastMessage]], *, room: int, system: str) -> tuple[int, list[int]]:
+        return _most_that_fit(
+            turns,
+            encode=lambda number: self._encode(turns[len(turns) - number :], system=system),
+            room=room,
+            new_tokens=self.new.token_count + self.system_tokens,
+        )
+
+    def _made(
+        self, ids: list[int], *, kept: list[list[PastMessage]], covered: int, version: int = 0, own: int = 0
+    ) -> Prompt:
+        trimmed = any(turn[0].seq > covered for turn in self.turns[: len(self.turns) - len(kept)])
+        high = self.budget.mark(self.budget.high_water, system_tokens=self.system_tokens)
+        return Prompt(
+            ids=ids,
+            max_output_tokens=min(self.budget.max_output_tokens, self.budget.context_window - len(ids)),
+            first_seq=kept[0][0].seq if kept else self.new.seq,
+            last_seq=self.new.seq,
+            trimmed=trimmed,
+            is_full=trimmed or len(ids) > high,
+            summary_version=version,
+            system_tokens=self.system_tokens,
+            summary_tokens=own,
+        )
+
+    def _guess(self, turns: list[list[PastMessage]]) -> int:
+        """How long a prompt with these turns is, by their counts."""
+        counts = sum(message.token_count + _FRAME_TOKENS for turn in turns for message in turn)
+        return self.system_tokens + counts + self.new.token_count + _FRAME_TOKENS
+
+    def _encode(self, turns: list[list[PastMessage]], *, system: str | None = None) -> list[int]:
+        messages = [*(message for turn in turns for message in turn), self.new]
+        return self.tokenizer.encode_chat(
+            [
+                ChatTurn("system", self.system_prompt if system is None else system),
+                *(ChatTurn(message.role, message.content, message.token_ids) for message in messages),
+            ]
+        )
+
+
+def _first(cut: Cut | None, version: int) -> int:
+    """The message that the turns begin with since the last cut; one that was made for another summary is over."""
+    return cut.first_seq if cut is not None and cut.summary_version == version else 0
 
 
 def _turns(history: Sequence[PastMessage]) -> list[list[PastMessage]]:

@@ -1,21 +1,38 @@
-"""Chats, messages and turns, and the site's banner."""
+"""Chats, messages and turns, what is made of them in the background, and the site's banner."""
 
 from typing import ClassVar
 
 from django.conf import settings
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Q
 from uuid_utils.compat import uuid7
 
 
 class Chat(models.Model):
     """One thread of one owner. A chat with `deleted_at` is gone for everybody and awaits the purge of its content."""
 
+    class TitleBy(models.TextChoices):
+        """`words` are the first message's, until a model has made a title of them or failed to (`kept`)."""
+
+        WORDS = "words", "its first words"
+        KEPT = "kept", "its first words, for good"
+        MODEL = "model", "a model"
+        OWNER = "owner", "its owner"
+
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="chats")
     title = models.CharField(max_length=200, blank=True)
+    title_by = models.CharField(
+        max_length=8,
+        choices=TitleBy,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Whose the title is: one that its owner gave is never replaced.",
+    )
     pool = models.SlugField(help_text="Slug of the model pool that answers by default.")
     last_seq = models.PositiveIntegerField(default=0, help_text="Sequence number of the newest message.")
+    summary_version = models.PositiveIntegerField(default=0, db_default=0, help_text="The newest summary's; 0 = none.")
     revision = models.PositiveIntegerField(
         default=0,
         db_default=0,
@@ -110,6 +127,70 @@ class Message(models.Model):
 
     def __str__(self) -> str:
         return f"{self.role} {self.seq} of {self.chat_id}"
+
+
+class Summary(models.Model):
+    """What a model made of a chat's messages up to `last_seq`, in the words of `version`; the next one goes on from it.
+
+    Of it were made: the version before it, and the messages from `first_seq` on. The newest version is the chat's.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    chat = models.ForeignKey(Chat, on_delete=models.CASCADE, related_name="summaries")
+    version = models.PositiveIntegerField()
+    first_seq = models.PositiveIntegerField()
+    last_seq = models.PositiveIntegerField()
+    content = models.TextField()
+    model = models.CharField(max_length=300)
+    run_id = models.UUIDField(unique=True)
+    created_at = models.DateTimeField()
+
+    class Meta:
+        ordering: ClassVar[list[str]] = ["chat", "version"]
+        verbose_name_plural = "summaries"
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["chat", "version"], name="summary_version_once"),
+            models.CheckConstraint(
+                condition=Q(version__gte=1, first_seq__gte=1, last_seq__gte=F("first_seq")), name="summary_of_messages"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"summary {self.version} of {self.chat_id}"
+
+
+class Job(models.Model):
+    """Something that is to be made of a chat in the background. The row goes when it is made, or given up.
+
+    `run_id` is the run that is making it, null while it waits. `pool` is the slug of the pool that answers the chat. A
+    summary in the making is to be `version`, of the messages from `first_seq` to `last_seq`.
+    """
+
+    class Kind(models.TextChoices):
+        SUMMARY = "summary"
+        TITLE = "title"
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    chat = models.ForeignKey(Chat, on_delete=models.CASCADE, related_name="jobs")
+    kind = models.CharField(max_length=16, choices=Kind)
+    pool = models.SlugField()
+    run_id = models.UUIDField(null=True, unique=True)
+    version = models.PositiveIntegerField(default=0)
+    first_seq = models.PositiveIntegerField(default=0)
+    last_seq = models.PositiveIntegerField(default=0)
+    failures = models.PositiveSmallIntegerField(default=0)
+    due_at = models.DateTimeField(help_text="Not to be begun before this.")
+    created_at = models.DateTimeField()
+
+    class Meta:
+        ordering: ClassVar[list[str]] = ["due_at", "id"]
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["chat", "kind"], name="job_once_per_chat"),
+        ]
+        indexes: ClassVar[list[models.Index]] = [models.Index(fields=["run_id", "due_at"], name="job_due")]
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.chat_id}"
 
 
 class SiteBanner(models.Model):

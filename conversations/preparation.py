@@ -2,25 +2,29 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from uuid import UUID
 
 from billing.contracts import Limits
-from conversations import context, selectors
+from conversations import context, context_cache, selectors
+from conversations.context import Budget, Cut, PastMessage, Prompt
+from conversations.context_cache import Remembered
 from conversations.models import Chat
 from inference import api as inference
-from inference.contracts import PoolInfo
+from inference.contracts import ChatTokenizer, PoolInfo
 from inference.errors import ChatTemplateRefused, PoolNotFound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """All that a turn is stored with. `content_tokens` counts the message alone.
+    """All that a turn is stored with. `content_tokens` counts the message alone; `pool_version` is of `context_cache`.
 
     `asked_tokens` is the output that was asked for, `capped_by` why the answer may be shorter, if it may. `asked_pool`
     is the slug of the pool that was asked for where `pool`, a smaller one, answers in its place; `notice` tells that.
     """
 
     pool: PoolInfo
-    prompt: context.Prompt
+    pool_version: str
+    prompt: Prompt
     content_tokens: int
     asked_tokens: int
     capped_by: str
@@ -46,6 +50,16 @@ class Ready:
             capped_by="more is not left of your token budget",
         )
 
+    def remember(self, chat: Chat, *, run_id: UUID) -> None:
+        """Keep the prompt for the chat's next turn, once the turn is stored as this run; `chat` as it was read."""
+        context_cache.remember(
+            chat_id=chat.id,
+            run_id=run_id,
+            prompt=self.prompt,
+            newest_version=chat.summary_version,
+            pool_version=self.pool_version,
+        )
+
     def snapshot(self) -> dict[str, object]:
         """What is stored with the run: the prompt's bounds and what the reader is told.
 
@@ -55,12 +69,15 @@ class Ready:
         if self.degraded:
             notices.append({"code": "faster_model", "text": self.notice})
         if self.prompt.trimmed:
-            notices.append({"code": "context_trimmed", "text": "The oldest messages of this chat were left out."})
+            notices.append(
+                {"code": "context_trimmed", "text": "Some of the oldest messages of this chat were left out."}
+            )
         if self.prompt.max_output_tokens < self.asked_tokens:
             text = f"The answer is limited to {self.prompt.max_output_tokens:,} tokens: {self.capped_by}."
             notices.append({"code": "output_capped", "text": text})
         asked = {"asked_pool": self.asked_pool} if self.degraded else {}
-        return self.prompt.snapshot() | {"notices": notices} | asked
+        revisions = inference.revisions_of(self.pool)
+        return self.prompt.snapshot() | {"notices": notices, "revisions": revisions} | asked
 
 
 def pool_or_default(*, plan: str, slug: str) -> PoolInfo:
@@ -88,30 +105,86 @@ def prepare(chat: Chat, *, content: str, seq: int, pool: PoolInfo, output_tokens
     if allowed.budget_tokens is not None:
         most.append(max(0, allowed.budget_tokens - min(allowed.output_floor, wanted)))
     tokenizer = inference.tokenizer_for(pool)
-    content_tokens = tokenizer.count(content)
-
-    def assemble(history: Sequence[context.PastMessage]) -> context.Prompt:
-        return context.assemble(
-            system_prompt=pool.system_prompt,
-            history=history,
-            new=context.PastMessage(seq=seq, role="user", content=content, token_count=content_tokens),
-            tokenizer=tokenizer,
-            context_window=pool.context_window,
-            max_output_tokens=wanted,
-            max_prompt_tokens=min(most, default=None),
-        )
-
-    history = selectors.history(chat=chat, before=seq, token_budget=pool.context_window, model=pool.label)
-    try:
-        prompt = assemble(history)
-    except ChatTemplateRefused:
-        # Some models take no two messages of one side in a row, which a failed answer leaves behind.
-        prompt = assemble(context.answered(history))
+    new = context.PastMessage(seq=seq, role="user", content=content, token_count=tokenizer.count(content))
+    budget = Budget(
+        context_window=pool.context_window,
+        max_output_tokens=wanted,
+        reserve_tokens=pool.reserve_tokens,
+        high_water=pool.high_water,
+        low_water=pool.low_water,
+        max_prompt_tokens=min(most, default=None),
+    )
+    version = context_cache.pool_version(pool, tokenizer)
+    last = context_cache.recall(chat_id=chat.id, pool_version=version, newest_version=chat.summary_version)
+    prompt = None if last is None else _going_on(chat, last, new=new, pool=pool, tokenizer=tokenizer, budget=budget)
+    if prompt is None:
+        prompt = _assembled(chat, last, new=new, pool=pool, tokenizer=tokenizer, budget=budget)
     by_plan = prompt.max_output_tokens == wanted < given
     return Ready(
         pool=pool,
+        pool_version=version,
         prompt=prompt,
-        content_tokens=content_tokens,
+        content_tokens=new.token_count,
         asked_tokens=asked_tokens,
         capped_by="your plan allows no more" if by_plan else "the model has no room for more",
     )
+
+
+def _going_on(
+    chat: Chat, last: Remembered, *, new: PastMessage, pool: PoolInfo, tokenizer: ChatTokenizer, budget: Budget
+) -> Prompt | None:
+    """The prompt made of the chat's last one, or that one again for a retry; None where it must be assembled."""
+    if last.prompt.last_seq == new.seq:
+        return context.again(last.prompt, newest_version=chat.summary_version, budget=budget)
+    since = selectors.since(chat=chat, after=last.prompt.last_seq, before=new.seq, model=pool.label)
+    # Where there is no answer, or none that says anything, the last prompt's opening of one is in the way.
+    if [message.role for message in since] != ["assistant"]:
+        return None
+    try:
+        return context.extend(
+            last.prompt,
+            newest_version=chat.summary_version,
+            answer=since[0],
+            new=new,
+            tokenizer=tokenizer,
+            budget=budget,
+            base=last.as_base,
+        )
+    except ChatTemplateRefused:
+        return None
+
+
+def _assembled(
+    chat: Chat, last: Remembered | None, *, new: PastMessage, pool: PoolInfo, tokenizer: ChatTokenizer, budget: Budget
+) -> Prompt:
+    """The prompt made of what the database has. Raises TooLong and inference's ChatTemplateRefused."""
+    history = selectors.history(chat=chat, before=new.seq, token_budget=pool.context_window, model=pool.label)
+    summary = selectors.summary(chat=chat, version=chat.summary_version)
+    cut = _cut(chat, last, pool=pool) if history else None
+
+    def assemble(messages: Sequence[PastMessage]) -> Prompt:
+        return context.assemble(
+            system_prompt=pool.system_prompt,
+            history=messages,
+            new=new,
+            tokenizer=tokenizer,
+            budget=budget,
+            summary=summary,
+            cut=cut,
+        )
+
+    try:
+        return assemble(history)
+    except ChatTemplateRefused:
+        # Some models take no two messages of one side in a row, which a failed answer leaves behind.
+        return assemble(context.answered(history))
+
+
+def _cut(chat: Chat, last: Remembered | None, *, pool: PoolInfo) -> Cut | None:
+    """Where the pool's last prompt of the chat began, by what is remembered or was stored with its run."""
+    if last is not None:
+        return Cut(summary_version=last.prompt.summary_version, first_seq=last.prompt.first_seq)
+    stored = inference.last_context(chat_id=chat.id, pool=pool)
+    if stored is None:
+        return None
+    return Cut(summary_version=int(str(stored["summary_version"])), first_seq=int(str(stored["first_seq"])))

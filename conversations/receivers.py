@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from conversations import chats
+from conversations import background, chats
+from conversations.models import Job
 from inference.contracts import SettledRun
 from inference.signals import run_settled
 
@@ -12,4 +13,7 @@ def connect() -> None:
 
 
 def _on_run_settled(*, settled: SettledRun, **_: Any) -> None:
-    chats.store_answer(settled)
+    if settled.kind in Job.Kind.values:
+        background.settle(settled)
+    else:
+        chats.store_answer(settled)

@@ -120,6 +120,7 @@ def _begin_anew(turn: Turn, run: RunInfo, *, generation: int, now: datetime) -> 
         inference.release(held)
         raise
     inference.enqueue(retried)
+    ready.remember(turn.chat, run_id=run.id)
     return Retried(run=retried, created=True)
 
 
@@ -132,6 +133,7 @@ def _write(
         pool=ready.pool,
         held=held,
         prompt_ids=ready.prompt.ids,
+        base=ready.prompt.base,
         context=ready.granted(held.max_output_tokens).snapshot(),
         replaced_text=text,
         limits=allowed,

@@ -1,19 +1,21 @@
 """Reads: chats, messages and turns, always of one owner."""
 
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
 
-from conversations.context import PastMessage
+from conversations.context import PastMessage, PastSummary
 from conversations.contracts import MessageInfo
 from conversations.errors import ChatNotFound
-from conversations.models import Chat, Message, Turn
+from conversations.models import Chat, Message, Summary, Turn
 from inference import api as inference
 
 # A message takes at least this many tokens of a prompt: its content, and the template around it.
 _LEAST_TOKENS = 5
 _FIRST_BATCH = 40
+_PAST = ("seq", "role", "content", "token_count", "token_ids", "token_model")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,34 +113,33 @@ def user_message_of(turn: Turn) -> MessageInfo:
     return message_info(message)
 
 
+def summary(*, chat: Chat, version: int) -> PastSummary | None:
+    """That version of the chat's summary; None where there is none, which is version 0."""
+    if version == 0:
+        return None
+    found = Summary.objects.filter(chat=chat, version=version).values_list("last_seq", "content").first()
+    return None if found is None else PastSummary(version=version, last_seq=found[0], content=found[1])
+
+
+def since(*, chat: Chat, after: int, before: int, model: str) -> list[PastMessage]:
+    """The first two of the chat's messages between those, oldest first, as `history` gives them."""
+    rows = _said(chat).filter(seq__gt=after, seq__lt=before).order_by("seq")
+    return [_past(*row, model=model) for row in rows.values_list(*_PAST)[:2]]
+
+
 def history(*, chat: Chat, before: int, token_budget: int, model: str) -> list[PastMessage]:
     """The newest of the chat's messages before `before` that could fit `token_budget`, and one more, oldest first.
 
     Answers that `model` gave come with their own token ids. Reads no more of a long chat than that, so that sending
     does not slow down as a chat grows.
     """
-    newest_first = (
-        messages_of(chat=chat)
-        .filter(seq__lt=before)
-        .exclude(role=Message.Role.ASSISTANT, content="")
-        .values_list("seq", "role", "content", "token_count", "token_ids", "token_model")
-    )
+    newest_first = _said(chat).filter(seq__lt=before).values_list(*_PAST)
     found: list[PastMessage] = []
     # One query nearly always. The batches grow, so that a chat of very short messages takes few, but never beyond
     # what the rest of the budget can hold.
     batch = _FIRST_BATCH
     while True:
-        rows = newest_first[len(found) : len(found) + batch]
-        page = [
-            PastMessage(
-                seq=seq,
-                role=role,
-                content=content,
-                token_count=token_count,
-                token_ids=bytes(token_ids) if token_ids and token_model == model else b"",
-            )
-            for seq, role, content, token_count, token_ids, token_model in rows
-        ]
+        page = [_past(*row, model=model) for row in newest_first[len(found) : len(found) + batch]]
         for message in page:
             found.append(message)
             token_budget -= max(message.token_count, _LEAST_TOKENS)
@@ -147,6 +148,24 @@ def history(*, chat: Chat, before: int, token_budget: int, model: str) -> list[P
         if len(page) < batch:
             return found[::-1]
         batch = min(4 * batch, token_budget // _LEAST_TOKENS + 1)
+
+
+def oldest_after(*, chat: Chat, seq: int, limit: int) -> list[PastMessage]:
+    """The chat's first messages after `seq`, at most `limit` of them, oldest first, without their ids."""
+    rows = _said(chat).filter(seq__gt=seq).order_by("seq").values_list(*_PAST)
+    return [_past(*row, model="") for row in rows[:limit]]
+
+
+def _said(chat: Chat) -> QuerySet[Message]:
+    """The visible messages that say something, newest first."""
+    return messages_of(chat=chat).exclude(role=Message.Role.ASSISTANT, content="")
+
+
+def _past(
+    seq: int, role: str, content: str, token_count: int, token_ids: Any, token_model: str, *, model: str
+) -> PastMessage:
+    own = bytes(token_ids) if token_ids and token_model == model else b""
+    return PastMessage(seq=seq, role=role, content=content, token_count=token_count, token_ids=own)
 
 
 def message_info(message: Message) -> MessageInfo:

@@ -6,9 +6,22 @@ import structlog
 from celery import shared_task
 from django.utils import timezone
 
-from conversations import history
+from conversations import background, history
+from inference.errors import ServiceUnavailable
 
 log = structlog.get_logger(__name__)
+
+
+@shared_task(name="conversations.tasks.dispatch_jobs", ignore_result=True)
+def dispatch_jobs() -> None:
+    """Begin summaries and titles that are due, where pools have room to spare; beat asks for it every second."""
+    try:
+        begun = background.dispatch(now=timezone.now())
+    except ServiceUnavailable as error:
+        log.warning("jobs_not_begun", error=str(error))
+        return
+    if begun:
+        log.info("jobs_begun", jobs=begun)
 
 
 @shared_task(name="conversations.tasks.expire_history", ignore_result=True)

@@ -16,17 +16,15 @@ from uuid_utils.compat import uuid7
 from billing import api as billing
 from billing.contracts import Limits
 from billing.errors import AccountRebuilt
-from conversations import acceptance, banner, limits, moderation, placement, preparation, selectors
+from conversations import acceptance, banner, jobs, limits, moderation, placement, preparation, selectors, titles
 from conversations.acceptance import ChatMoved, CommitUncertain
 from conversations.contracts import Begun
 from conversations.errors import ChatNotFound, TurnConflict
-from conversations.models import Chat, Message, Turn
+from conversations.models import Chat, Job, Message, Turn
 from conversations.preparation import Ready
 from inference import api as inference
 from inference.contracts import Admission, PoolInfo
 from inference.errors import AdmissionRefused, ChatBusy, PoolFull
-
-_TITLE_CHARACTERS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +155,7 @@ def _begin_new(chat: Chat, asked: _Asked, *, generation: int) -> Begun:
         inference.release(held)
         raise
     inference.enqueue(begun.run)
+    ready.remember(chat, run_id=begun.run.id)
     return begun
 
 
@@ -185,6 +184,7 @@ def _write(chat: Chat, asked: _Asked, *, held: Admission, ready: Ready, allowed:
         pool=ready.pool,
         held=held,
         prompt_ids=ready.prompt.ids,
+        base=ready.prompt.base,
         context=ready.granted(held.max_output_tokens).snapshot(),
         limits=allowed,
         degraded=ready.degraded,
@@ -194,8 +194,11 @@ def _write(chat: Chat, asked: _Asked, *, held: Admission, ready: Ready, allowed:
     fresh.last_seq += 1
     fresh.revision += 1
     fresh.last_active_at = asked.now
-    fresh.title = fresh.title or _title(asked.content)
-    fresh.save(update_fields=["last_seq", "revision", "last_active_at", "title"])
+    if not fresh.title:
+        fresh.title, fresh.title_by = titles.first_words(asked.content), Chat.TitleBy.WORDS
+    fresh.save(update_fields=["last_seq", "revision", "last_active_at", "title", "title_by"])
+    if ready.prompt.is_full:
+        jobs.want(chat_id=chat.id, kind=Job.Kind.SUMMARY, pool=ready.pool.slug, now=asked.now)
     message = Message.objects.create(
         chat=chat,
         turn=turn,
@@ -207,12 +210,3 @@ def _write(chat: Chat, asked: _Asked, *, held: Admission, ready: Ready, allowed:
         created_at=asked.now,
     )
     return Begun(run=run, message=selectors.message_info(message), created=True)
-
-
-def _title(content: str) -> str:
-    """The first words, until a better title is made."""
-    words = " ".join(content[: 4 * _TITLE_CHARACTERS].split())
-    if len(words) <= _TITLE_CHARACTERS:
-        return words
-    cut = words[:_TITLE_CHARACTERS]
-    return (cut.rsplit(" ", 1)[0] or cut) + "…"

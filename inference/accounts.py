@@ -31,7 +31,8 @@ class Account:
 
 def recall(*, user_id: UUID, limits: Limits, now: datetime) -> Account:
     """The user's account from the ledger and the runs."""
-    active = Run.objects.filter(owner_id=user_id, status__in=Run.ACTIVE).defer("prompt_ids", "carry_ids", "carry_text")
+    turns = Run.objects.filter(owner_id=user_id, kind=Run.Kind.TURN)
+    active = turns.filter(status__in=Run.ACTIVE).defer("prompt_ids", "carry_ids", "carry_text")
     live = [
         LiveReservation(
             admission_id=run.admission_id, turn=run.turn, base_epoch=run.base_epoch, tokens=run.reserved_tokens
@@ -64,7 +65,7 @@ def _messages(*, user_id: UUID, since: datetime) -> dict[UUID, datetime]:
         messages[charge.admission_id] = min(at, charge.at)
         if charge.epoch == 1:
             first[charge.run_id] = charge.admission_id
-    asked = Run.objects.filter(owner_id=user_id).filter(
+    asked = Run.objects.filter(owner_id=user_id, kind=Run.Kind.TURN).filter(
         Q(created_at__gt=since) | Q(retried_at__gt=since) | Q(id__in={charge.run_id for charge in charges})
     )
     for run_id, admission_id, created_at, retried_at in asked.values_list(

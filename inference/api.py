@@ -1,5 +1,7 @@
 """Inference as the other apps see it: pools, admission, runs and their event streams."""
 
+import contextlib
+import hashlib
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,10 +19,12 @@ from billing import api as billing
 from billing.contracts import Limits
 from inference import (
     admission,
+    background,
     counting,
     erasure,
     overview,
     pools,
+    prompts,
     publishing,
     queues,
     runs,
@@ -28,7 +32,9 @@ from inference import (
     store,
     takeaway,
     takeover,
+    token_ids,
     tokenization,
+    weights,
 )
 from inference.cell import workers
 from inference.cell.errors import StoreUnavailable
@@ -41,6 +47,7 @@ from inference.contracts import (
     PoolInfo,
     PoolLoad,
     PoolWatch,
+    PromptBase,
     QuotaStanding,
     RunBrief,
     RunInfo,
@@ -64,6 +71,11 @@ def pools_for(*, plan: str) -> list[PoolInfo]:
 def pool_for(*, plan: str, slug: str | None) -> PoolInfo:
     """One pool that users of a plan may send to; the default one without a slug. Raises PoolNotFound."""
     return _pool_info(_one_of(_offered(plan), slug))
+
+
+def pool(*, slug: str) -> PoolInfo:
+    """One pool, whether it is open or not. Raises PoolNotFound."""
+    return _pool_info(_one_of(_pools(), slug))
 
 
 def default_pool_slug() -> str:
@@ -96,6 +108,20 @@ def tokenizer_for(pool: PoolInfo) -> tokenization.ChatTokenizer:
     except tokenization.TokenizerUnavailable as error:
         log.exception("tokenizer_unavailable", pool=pool.slug)
         raise ServiceUnavailable(reason="the pool's model files are not there", retry_after=30) from error
+
+
+def revisions_of(pool: PoolInfo) -> dict[str, str]:
+    """What the pool's prompts and answers are made with, by digests: system prompt, template, tokenizer, weights.
+
+    Raises ServiceUnavailable.
+    """
+    tokenizer = tokenizer_for(pool)
+    return {
+        "system_prompt": hashlib.sha256(pool.system_prompt.encode()).hexdigest()[:12],
+        "template": tokenizer.template_revision,
+        "tokenizer": tokenizer.tokenizer_revision,
+        "weights": weights.revision_of(pool.model, pool.revision),
+    }
 
 
 def admit(
@@ -173,13 +199,14 @@ def accept_run(
     context: Mapping[str, object],
     limits: Limits,
     now: datetime,
+    base: PromptBase | None = None,
     degraded: bool = False,
 ) -> RunInfo:
     """Store the run of an accepted turn; call it inside that turn's transaction, the user's account locked.
 
-    Of `limits` the plan's share and its bound on waiting count, and what becomes of an answer that nobody follows.
-    `degraded`: the pool is a smaller one than was asked for. Raises ChatBusy
-    when the chat has an active run; the transaction must then be given up.
+    `base` is the prompt of the chat that this one begins with, where that is known. Of `limits` the plan's share and
+    its bound on waiting count, and what becomes of an answer that nobody follows. `degraded`: the pool is a smaller one
+    than was asked for. Raises ChatBusy when the chat has an active run; the transaction must then be given up.
     """
     run = runs.accept(
         run_id=run_id,
@@ -190,6 +217,7 @@ def accept_run(
         model=pool.label,
         admission_id=held.admission_id,
         prompt_ids=prompt_ids,
+        base=base,
         max_output_tokens=held.max_output_tokens,
         reserved_tokens=held.reserved_tokens,
         queue_wait_s=limits.queue_wait_s,
@@ -227,6 +255,7 @@ def retry_run(
     replaced_text: str,
     limits: Limits,
     now: datetime,
+    base: PromptBase | None = None,
     degraded: bool = False,
 ) -> RunInfo | None:
     """Have an ended run answered anew; call it inside a transaction, the user's account locked.
@@ -241,6 +270,7 @@ def retry_run(
         model=pool.label,
         admission_id=held.admission_id,
         prompt_ids=prompt_ids,
+        base=base,
         max_output_tokens=held.max_output_tokens,
         reserved_tokens=held.reserved_tokens,
         queue_wait_s=limits.queue_wait_s,
@@ -270,28 +300,127 @@ def enqueue(run: RunInfo) -> None:
         max_output_tokens=run.max_output_tokens,
         created_at=run.created_at,
         retried_at=run.retried_at,
+        kind=run.kind,
     )
     takeover.queue_up(row)
 
 
 def run_for(*, owner_id: UUID, run_id: UUID) -> RunInfo:
-    """One run of this owner. Raises RunNotFound."""
-    return run_info(_owned(owner_id=owner_id, run_id=run_id))
+    """One run of this owner that answers a turn. Raises RunNotFound."""
+    run = run_info(_owned(owner_id=owner_id, run_id=run_id))
+    if run.kind != Run.Kind.TURN:
+        raise RunNotFound
+    return run
 
 
 def active_run(*, chat_id: UUID) -> UUID | None:
-    """The id of the chat's active run."""
+    """The id of the run that answers a turn of the chat now."""
     return active_runs(chat_ids=[chat_id]).get(chat_id)
 
 
 def active_runs(*, chat_ids: Sequence[UUID]) -> dict[UUID, UUID]:
-    """Chat id → id of its active run, for those of the chats that have one."""
-    return dict(Run.objects.filter(chat_id__in=chat_ids, status__in=Run.ACTIVE).values_list("chat_id", "id"))
+    """Chat id → id of the run that answers a turn of it now, for those of the chats that have one."""
+    turns = Run.objects.filter(chat_id__in=chat_ids, kind=Run.Kind.TURN, status__in=Run.ACTIVE)
+    return dict(turns.values_list("chat_id", "id"))
 
 
 def active_runs_of(*, owner_id: UUID) -> list[UUID]:
-    """The ids of the user's active runs, in whatever chats."""
-    return list(Run.objects.filter(owner_id=owner_id, status__in=Run.ACTIVE).values_list("id", flat=True))
+    """The ids of the runs that answer the user's turns now, in whatever chats."""
+    turns = Run.objects.filter(owner_id=owner_id, kind=Run.Kind.TURN, status__in=Run.ACTIVE)
+    return list(turns.values_list("id", flat=True))
+
+
+def pack_ids(ids: Sequence[int]) -> bytes:
+    """Token ids as little-endian uint32."""
+    return token_ids.pack(ids)
+
+
+def unpack_ids(packed: bytes) -> list[int]:
+    """Raises ValueError for what is no packed ids."""
+    return token_ids.unpack(packed)
+
+
+def last_context(*, chat_id: UUID, pool: PoolInfo) -> Mapping[str, object] | None:
+    """The snapshot of the last prompt that a pool was sent for a turn of the chat."""
+    sent = Run.objects.filter(chat_id=chat_id, kind=Run.Kind.TURN, pool_id=pool.id).order_by("-id")
+    found: Mapping[str, object] | None = sent.values_list("context", flat=True).first()
+    return found
+
+
+def prompt_ids_of(*, run_id: UUID) -> list[int]:
+    """The exact token ids that the run was accepted with. Raises PromptNotRebuilt."""
+    return prompts.rebuild(run_id=run_id)
+
+
+def prompt_depth(base: PromptBase | None) -> int:
+    """The depth at which a prompt with that base is stored."""
+    return prompts.depth_after(base)
+
+
+def background_pool(*, slug: str) -> PoolInfo | None:
+    """Where a job of a chat that this pool answers is done: on its small pool, where one is served, else on itself.
+
+    None when neither has room to spare: turns come first. Raises ServiceUnavailable while Redis is away.
+    """
+    pool = _pools().filter(slug=slug).first()
+    if pool is None:
+        return None
+    smaller = pool.overflow_to
+    found = background.with_room([pool] if smaller is None else [smaller, pool])
+    return None if found is None else _alone(found)
+
+
+def accept_job(
+    *,
+    run_id: UUID,
+    owner_id: UUID,
+    chat_id: UUID,
+    kind: str,
+    pool: PoolInfo,
+    prompt_ids: Sequence[int],
+    max_output_tokens: int,
+    context: Mapping[str, object],
+    now: datetime,
+) -> RunInfo:
+    """Store the run of a job for a chat (`kind` summary or title); call it inside a transaction, `enqueue` after it.
+
+    Nothing is held for it, its share of the pool is the least there is, and the system is charged.
+    """
+    return run_info(
+        background.accept(
+            run_id=run_id,
+            owner_id=owner_id,
+            chat_id=chat_id,
+            kind=kind,
+            pool=_row(pool),
+            model=pool.label,
+            prompt_ids=prompt_ids,
+            max_output_tokens=max_output_tokens,
+            context=context,
+            now=now,
+        )
+    )
+
+
+def cancel_jobs(*, now: datetime, chat_id: UUID | None = None, owner_id: UUID | None = None) -> int:
+    """Stop the jobs that are under way for a chat, or for all of a user's; how many there were."""
+    found = list(_jobs(chat_id=chat_id, owner_id=owner_id))
+    for job in found:
+        # Whichever ends here may take the others along with its chat.
+        with contextlib.suppress(RunNotFound):
+            _cancel(job, now=now)
+    return len(found)
+
+
+def has_jobs(*, chat_id: UUID | None = None, owner_id: UUID | None = None) -> bool:
+    """Whether a job is under way for the chat, or for any of the user's."""
+    return _jobs(chat_id=chat_id, owner_id=owner_id).exists()
+
+
+def _jobs(*, chat_id: UUID | None, owner_id: UUID | None) -> QuerySet[Run]:
+    """Those that are under way for the chat, or for the user where no chat is named."""
+    jobs = _visible_runs().filter(status__in=Run.ACTIVE).exclude(kind=Run.Kind.TURN)
+    return jobs.filter(owner_id=owner_id) if chat_id is None else jobs.filter(chat_id=chat_id)
 
 
 def cancel(*, owner_id: UUID, run_id: UUID, now: datetime) -> RunInfo:
@@ -300,6 +429,12 @@ def cancel(*, owner_id: UUID, run_id: UUID, now: datetime) -> RunInfo:
     Doing it again changes nothing. Raises RunNotFound.
     """
     run = _owned(owner_id=owner_id, run_id=run_id)
+    if not run.is_turn:
+        raise RunNotFound
+    return _cancel(run, now=now)
+
+
+def _cancel(run: Run, *, now: datetime) -> RunInfo:
     # Again when it went from one state to the other between the two looks: claimed, or requeued after a worker's loss.
     for _ in range(_CANCEL_TRIES):
         if _cancel_waiting(run, now=now):
@@ -307,9 +442,9 @@ def cancel(*, owner_id: UUID, run_id: UUID, now: datetime) -> RunInfo:
         if runs.request_cancel(run_id=run.id, now=now):
             _tell_worker(run)
             break
-        if not Run.objects.filter(id=run_id, status__in=Run.ACTIVE).exists():
+        if not Run.objects.filter(id=run.id, status__in=Run.ACTIVE).exists():
             break
-    return run_info(_owned(owner_id=owner_id, run_id=run_id))
+    return run_info(_owned(owner_id=run.owner_id, run_id=run.id))
 
 
 def run_state(*, run_id: UUID) -> RunState | None:
@@ -464,6 +599,7 @@ def run_info(run: Run) -> RunInfo:
     charge = None if run.is_active else billing.run_charge(run_id=run.id)
     return RunInfo(
         id=run.id,
+        kind=run.kind,
         owner_id=run.owner_id,
         chat_id=run.chat_id,
         admission_id=run.admission_id,
@@ -518,6 +654,9 @@ def _alone(pool: ModelPool) -> PoolInfo:
         queue_wait_s=pool.queue_wait_s,
         short_prompt_tokens=pool.short_prompt_tokens,
         system_prompt=pool.system_prompt,
+        reserve_tokens=pool.reserve_tokens,
+        high_water=pool.high_water,
+        low_water=pool.low_water,
     )
 
 

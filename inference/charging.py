@@ -5,6 +5,7 @@ it. What was computed in vain is waste, which nobody pays. Prices are the pool's
 """
 
 from datetime import datetime
+from uuid import UUID
 
 from billing.contracts import Charge, Prices
 from inference.models import ModelPool, Run
@@ -23,7 +24,7 @@ def of_end(run: Run, *, own_tokens: int, began: bool, now: datetime) -> Charge |
     status = Run.Status(run.status)
     wasted = status in (Run.Status.FAILED, Run.Status.INTERRUPTED) and not run.output_tokens
     return Charge(
-        user_id=run.owner_id,
+        user_id=_payer(run),
         run_id=run.id,
         epoch=run.epoch,
         admission_id=run.admission_id,
@@ -35,6 +36,7 @@ def of_end(run: Run, *, own_tokens: int, began: bool, now: datetime) -> Charge |
         wasted_tokens=run.prompt_tokens if wasted else 0,
         at=now,
         prices=_prices_of(run.pool),
+        purpose=run.kind,
     )
 
 
@@ -44,7 +46,7 @@ def of_lost(run: Run, *, own_tokens: int, now: datetime) -> Charge:
     The next epoch computes the prompt again. Whether this one had, only its tokens prove.
     """
     return Charge(
-        user_id=run.owner_id,
+        user_id=_payer(run),
         run_id=run.id,
         epoch=run.epoch,
         admission_id=run.admission_id,
@@ -56,7 +58,13 @@ def of_lost(run: Run, *, own_tokens: int, now: datetime) -> Charge:
         wasted_tokens=run.prompt_tokens if own_tokens else 0,
         at=now,
         prices=_prices_of(run.pool),
+        purpose=run.kind,
     )
+
+
+def _payer(run: Run) -> UUID | None:
+    """What works in the background for a chat, nobody asked for: the system pays."""
+    return run.owner_id if run.is_turn else None
 
 
 def _prices_of(pool: ModelPool) -> Prices:

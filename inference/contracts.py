@@ -24,6 +24,7 @@ __all__ = [
     "PoolInfo",
     "PoolLoad",
     "PoolWatch",
+    "PromptBase",
     "Quiet",
     "QuotaStanding",
     "RunBrief",
@@ -43,6 +44,9 @@ __all__ = [
 class PoolInfo:
     """A pool as a user may see it. `engine` is "vllm" or "scripted"; sizes in tokens.
 
+    `reserve_tokens` of the window are for system prompt and tools; of the rest, but for the answer, a chat may take
+    `high_water` percent before its oldest turns are summarised, and then `low_water`.
+
     `model` is the folder or name that is loaded, `label` what the outside is shown of it. `overflow` is the smaller
     pool that answers what this one has no room for, while that is open and takes new messages; its own is left out. It
     answers prompts of at most `short_prompt_tokens` at any time.
@@ -61,6 +65,9 @@ class PoolInfo:
     queue_wait_s: int
     short_prompt_tokens: int
     system_prompt: str
+    reserve_tokens: int
+    high_water: int
+    low_water: int
     overflow: "PoolInfo | None" = None
 
 
@@ -100,7 +107,7 @@ class TierWatch:
     """
 
     plan: str
-    weight: int | None
+    weight: float | None
     is_free: bool
     due: float | None
     share: float
@@ -191,6 +198,18 @@ class Admission:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PromptBase:
+    """A stored prompt of the same chat that another begins with: the first `shared` ids are its.
+
+    `depth` is its own: of how many others it is made.
+    """
+
+    run_id: UUID
+    shared: int
+    depth: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetStanding:
     """Where a user stands in the token budget. `held` is reserved by answers under way and no part of `remaining`.
 
@@ -245,7 +264,7 @@ class Timings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo:
-    """A run as its owner may see it. `context` is the snapshot that was stored with it.
+    """A run as its owner may see it. `context` is the snapshot that was stored with it; `kind` is what it is for.
 
     `cancel_requested_at`: since when a streaming run's worker is asked to stop; a waiting run ends without that.
     `charged` and `waste` are tokens of all its attempts, those before a retry included: what the owner pays, and what
@@ -253,6 +272,7 @@ class RunInfo:
     """
 
     id: UUID
+    kind: str
     owner_id: UUID
     chat_id: UUID
     admission_id: UUID
@@ -281,7 +301,9 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettledRun:
-    """A run that just became terminal. `message_id` is the id that its answer's message must take.
+    """A run that just became terminal: a turn's, or a job's (`kind` summary or title).
+
+    `message_id` is the id that a turn's answer's message must take.
 
     `degraded`: a smaller model answered than was asked for. `token_ids` are those of the text (little-endian uint32),
     as `ChatTurn` takes them for prompts of the same `model`; empty where they are not known. `output_tokens` also
@@ -289,6 +311,7 @@ class SettledRun:
     """
 
     run_id: UUID
+    kind: str
     owner_id: UUID
     chat_id: UUID
     status: str

@@ -57,6 +57,15 @@ class AdmissionRefused(InferenceError):
         self.resets_at = resets_at
 
 
+class PromptNotRebuilt(InferenceError):
+    """The prompt that a run was accepted with cannot be had any more; `reason` says why."""
+
+    def __init__(self, *, run_id: UUID, reason: str) -> None:
+        super().__init__(f"the prompt of run {run_id} cannot be rebuilt: {reason}")
+        self.run_id = run_id
+        self.reason = reason
+
+
 class HoldTooSmall(InferenceError):
     """The turn was admitted with a shorter prompt by another request: what is held leaves no room for an answer."""
 

@@ -2,6 +2,7 @@
 
 from datetime import datetime
 from typing import Any, ClassVar
+from uuid import UUID
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
@@ -31,6 +32,8 @@ _RANGES = {
     "prompt_weight": (0, 1_000),
     "output_weight": (1, 1_000),
     "short_prompt_tokens": (0, 2**31 - 1),
+    "high_water": (1, 100),
+    "low_water": (1, 100),
 }
 
 
@@ -57,6 +60,19 @@ class ModelPool(models.Model):
     is_open = models.BooleanField(default=True, help_text="Closed pools take no new messages.")
     context_window = models.PositiveIntegerField(default=4096, help_text="Tokens, prompt and output together.")
     max_output_tokens = models.PositiveIntegerField(default=1024, help_text="Tokens per answer.")
+    reserve_tokens = models.PositiveIntegerField(
+        default=512, help_text="Kept of the window for system prompt and tools, or as many as those take if more."
+    )
+    high_water = models.PositiveIntegerField(
+        "high-water mark (%)",
+        default=75,
+        help_text="A chat that takes more of what is left of the window gets its oldest turns summarised.",
+    )
+    low_water = models.PositiveIntegerField(
+        "low-water mark (%)",
+        default=40,
+        help_text="So much of it the newest turns may take, word for word, once the older ones are summarised.",
+    )
     max_concurrent_runs = models.PositiveIntegerField(default=32, help_text="Answers one worker generates at a time.")
     queue_wait_s = models.PositiveIntegerField(
         "queue wait (s)", default=300, help_text="How long a message may wait for a worker before it fails."
@@ -128,6 +144,10 @@ class ModelPool(models.Model):
                 condition=Q(max_output_tokens__gte=1) & Q(max_output_tokens__lt=F("context_window")),
                 name="pool_output_within_window",
             ),
+            models.CheckConstraint(
+                condition=Q(low_water__gte=1, high_water__lte=100) & Q(low_water__lt=F("high_water")),
+                name="pool_water_marks",
+            ),
             models.CheckConstraint(condition=Q(max_concurrent_runs__gte=1), name="pool_concurrency_positive"),
             # Celery hands a ticket out again after 6 h, and a stream expires after 24.
             models.CheckConstraint(condition=Q(queue_wait_s__gte=1, queue_wait_s__lte=14_400), name="pool_queue_wait"),
@@ -195,6 +215,10 @@ class ModelPool(models.Model):
             wrong["max_output_tokens"] = (
                 f"must be at least 1 and leave room for a prompt in the window ({window} tokens)"
             )
+        low: Any = self.low_water
+        high: Any = self.high_water
+        if None not in (low, high) and "low_water" not in wrong and "high_water" not in wrong and low >= high:
+            wrong["low_water"] = f"must be below the high-water mark ({high} %)"
         top_p: Any = self.top_p
         if top_p is not None and not 0 < top_p <= 1:
             wrong["top_p"] = "must be above 0, at most 1"
@@ -231,8 +255,9 @@ class PoolWeight(models.Model):
 class Run(models.Model):
     """One logical answer. Its row decides acceptance, epoch, owner and terminal state.
 
-    `chat_id` is the caller's thread; one run of it may be active. `prompt_ids` holds the prompt's token ids
-    (little-endian uint32) only while the run is active. `base_epoch` is the first epoch of the present admission.
+    `chat_id` is the caller's thread; one turn's run of it may be active. Runs of the other kinds work in the background
+    for the chat: nothing is held for them, and nobody but the system is charged. `prompt_ids` holds the prompt's token
+    ids (little-endian uint32) only while the run is active. `base_epoch` is the first epoch of the present admission.
     `carry_ids` are the published answer tokens that the current epoch goes on from; `stream_incarnation` is the
     Redis incarnation in which the current owner may publish.
     """
@@ -245,6 +270,13 @@ class Run(models.Model):
         FAILED = "failed"
         INTERRUPTED = "interrupted"
 
+    class Kind(models.TextChoices):
+        """What a run is for; what is charged for it is told apart by the same names."""
+
+        TURN = "turn"
+        SUMMARY = "summary"
+        TITLE = "title"
+
     ACTIVE: ClassVar[tuple[str, ...]] = ("queued", "streaming")
     # A terminal state that an explicit retry may leave. `done` is final.
     RETRYABLE: ClassVar[tuple[str, ...]] = ("cancelled", "failed", "interrupted")
@@ -252,7 +284,8 @@ class Run(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="runs")
     chat_id = models.UUIDField()
-    turn = models.CharField(max_length=64, help_text="The turn it answers, as admission names it.")
+    kind = models.CharField(max_length=16, choices=Kind, default=Kind.TURN, db_default=Kind.TURN.value)
+    turn = models.CharField(max_length=64, blank=True, help_text="The turn it answers, as admission names it.")
     # Its index is `run_pool`.
     pool = models.ForeignKey(ModelPool, on_delete=models.PROTECT, related_name="runs", db_index=False)
     model = models.CharField(max_length=300)
@@ -297,9 +330,10 @@ class Run(models.Model):
         constraints: ClassVar[list[models.BaseConstraint]] = [
             models.UniqueConstraint(
                 fields=["chat_id"],
-                condition=Q(status__in=["queued", "streaming"]),
+                condition=Q(status__in=["queued", "streaming"], kind="turn"),
                 name="run_one_active_per_chat",
             ),
+            models.CheckConstraint(condition=Q(kind__in=["turn", "summary", "title"]), name="run_kind_known"),
             models.CheckConstraint(
                 condition=Q(status__in=["queued", "streaming", "done", "cancelled", "failed", "interrupted"]),
                 name="run_status_known",
@@ -335,9 +369,46 @@ class Run(models.Model):
         return self.status in self.ACTIVE
 
     @property
+    def is_turn(self) -> bool:
+        """Whether it answers a user's message."""
+        return self.kind == self.Kind.TURN
+
+    @property
+    def thread_id(self) -> UUID:
+        """What the workers know the conversation by whose next prompt begins like this one: a job's has no next."""
+        return self.chat_id if self.is_turn else self.id
+
+    @property
     def asked_at(self) -> datetime:
         """When the answer was asked for: with the message, or by the last retry."""
         return self.retried_at or self.created_at
+
+
+class Prompt(models.Model):
+    """The exact prompt that a run was accepted with, kept for as long as the run.
+
+    It is the first `shared` token ids of the prompt of `base_id`, a run of the same chat, and then `rest` (packed ids,
+    deflated): a chat's next prompt goes on from the last one, and to store each whole would grow with the square of the
+    chat. `digest` is the SHA-256 of all its packed ids; `depth` counts the prompts that it is made of beside its own.
+    """
+
+    run = models.OneToOneField(Run, on_delete=models.CASCADE, primary_key=True, related_name="prompt")
+    base_id = models.UUIDField(null=True, editable=False)
+    shared = models.PositiveIntegerField(default=0)
+    rest = models.BinaryField(editable=False)
+    digest = models.CharField(max_length=64)
+    depth = models.PositiveSmallIntegerField(default=0)
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.CheckConstraint(
+                condition=Q(base_id__isnull=True, shared=0, depth=0) | Q(base_id__isnull=False, depth__gte=1),
+                name="prompt_base_iff_shared",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"prompt of {self.run_id}"
 
 
 class Attempt(models.Model):

@@ -16,6 +16,11 @@ log = structlog.get_logger(__name__)
 # How late a change may reach the queue. A send needs the whole policy, and sends are many.
 KEPT_S = 2.0
 
+# Jobs for chats, such as summaries: a name that no plan can have. Where it is busy they get one token in a hundred or
+# so, and no wait of theirs is anybody's concern.
+SYSTEM_TIER = "~system"
+_SYSTEM = TierPolicy(weight=0.01, wait_ms=3_600_000)
+
 _kept: dict[UUID, tuple[float, Policy]] = {}
 _lock = threading.Lock()
 
@@ -58,7 +63,8 @@ def _read(pool_id: UUID) -> Policy:
                 wait_ms=1000 * min(tier.queue_wait_s or pool.queue_wait_s, pool.queue_wait_s),
             )
             for tier in billing.tiers()
-        },
+        }
+        | {SYSTEM_TIER: _SYSTEM},
         mode=pool.mode,
         depth=pool.queue_depth,
         floor=pool.free_floor / 100,

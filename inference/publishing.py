@@ -21,7 +21,7 @@ _UNKNOWN = "\0"
 def enqueue(run: Run) -> Placed | None:
     """Put an accepted run into its pool's queue; where it stands. None when Redis is away: it waits in the database.
 
-    Needs of the run: id, owner, chat, pool (id and slug), tier, epochs, admission, token counts, and the moments.
+    Needs of the run: id, kind, owner, chat, pool (id and slug), tier, epochs, admission, token counts, and the moments.
     """
     waiting = queue.Waiting(
         run=queue.Ticketed(run_id=run.id, epoch=run.epoch),
@@ -29,7 +29,7 @@ def enqueue(run: Run) -> Placed | None:
         admission_id=run.admission_id,
         user_id=run.owner_id,
         tier=run.tier,
-        chat_id=run.chat_id,
+        chat_id=run.thread_id,
         prompt_tokens=run.prompt_tokens,
         max_output_tokens=run.max_output_tokens,
         since_ms=int(run.asked_at.timestamp() * 1000),

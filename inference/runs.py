@@ -17,8 +17,8 @@ from django.db.models.functions import Coalesce, Least
 from uuid_utils.compat import uuid7
 
 from billing import api as billing
-from inference import charging, token_ids
-from inference.contracts import SettledRun
+from inference import charging, prompts, token_ids
+from inference.contracts import PromptBase, SettledRun
 from inference.errors import ChatBusy
 from inference.models import Attempt, ModelPool, Run
 from inference.signals import run_settled
@@ -79,13 +79,17 @@ def accept(
     max_output_tokens: int,
     context: Mapping[str, object],
     now: datetime,
+    kind: Run.Kind = Run.Kind.TURN,
+    base: PromptBase | None = None,
     reserved_tokens: int | None = None,
     queue_wait_s: int | None = None,
     tier: str = "",
     degraded: bool = False,
     unwatched: Unwatched = TO_THE_END,
 ) -> Run:
-    """Store a queued run; call it inside the transaction that stores the turn.
+    """Store a queued run and its prompt; call it inside the transaction that stores the turn.
+
+    `base`: the prompt of the chat that this one begins with.
 
     `reserved_tokens` is what its admission holds: unless told otherwise, prompt and output. `queue_wait_s` is how long
     its user may wait for a worker, where that is less than the pool's bound. `tier` is the plan whose share of the pool
@@ -95,8 +99,9 @@ def accept(
     Raises ChatBusy when the chat has an active run; that transaction must then be given up.
     """
     with _only_active_run(chat_id):
-        return Run.objects.create(
+        run = Run.objects.create(
             id=run_id,
+            kind=kind,
             owner_id=owner_id,
             chat_id=chat_id,
             turn=turn,
@@ -115,6 +120,8 @@ def accept(
             created_at=now,
             deadline_at=now + _queue_wait(pool, queue_wait_s),
         )
+    prompts.store(run_id=run_id, ids=prompt_ids, base=base)
+    return run
 
 
 def _queue_wait(pool: ModelPool, own_s: int | None) -> timedelta:
@@ -129,7 +136,8 @@ def _only_active_run(chat_id: UUID) -> Iterator[None]:
         with transaction.atomic():
             yield
     except IntegrityError as error:
-        busy = Run.objects.filter(chat_id=chat_id, status__in=Run.ACTIVE).values_list("id", flat=True).first()
+        active = Run.objects.filter(chat_id=chat_id, kind=Run.Kind.TURN, status__in=Run.ACTIVE)
+        busy = active.values_list("id", flat=True).first()
         if busy is None:
             raise
         raise ChatBusy(run_id=busy) from error
@@ -147,6 +155,7 @@ def retry(
     context: Mapping[str, object],
     replaced_text: str,
     now: datetime,
+    base: PromptBase | None = None,
     reserved_tokens: int | None = None,
     queue_wait_s: int | None = None,
     tier: str = "",
@@ -194,6 +203,7 @@ def retry(
             finished_at=None,
             release_ms=None,
         )
+    prompts.replace(run_id=run_id, ids=prompt_ids, base=base)
     # An epoch that nobody claimed has no attempt: what it showed came from the one before it, of the same admission.
     gave_it = Attempt.objects.filter(run_id=run_id, epoch__gte=ended.base_epoch).order_by("-epoch").first()
     if gave_it is not None:
@@ -399,6 +409,7 @@ def _end(*, run_id: UUID, epoch: int, expected: Run.Status, ending: Ending, now:
             sender=Run,
             settled=SettledRun(
                 run_id=run.id,
+                kind=run.kind,
                 owner_id=run.owner_id,
                 chat_id=run.chat_id,
                 status=ending.status.value,

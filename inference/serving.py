@@ -151,7 +151,7 @@ class Server:
                 run=ticketed,
                 boot_id=boot_id,
                 user_id=claim.run.owner_id,
-                chat_id=claim.run.chat_id,
+                chat_id=claim.run.thread_id,
                 served=_served(claim.run, claim.outcome, began=claim.began, worker_tokens=self._host.computed_tokens),
             )
         try:
@@ -253,7 +253,8 @@ def _served(run: Run, outcome: Outcome, *, began: float, worker_tokens: int) -> 
         output_tokens=outcome.own_tokens,
         held_ms=round((time.monotonic() - began) * 1000),
         worker_tokens=worker_tokens,
-        is_whole=outcome.result is Result.DONE and run.epoch == run.base_epoch,
+        # Of answers: what jobs take says nothing about the next answer.
+        is_whole=run.is_turn and outcome.result is Result.DONE and run.epoch == run.base_epoch,
         # Of a later epoch this would be since the first one's claim.
         first_token_ms=max(0, round(first_ms)) if run.epoch == run.base_epoch else 0,
     )

@@ -7,6 +7,7 @@ from inference.models import Attempt, Run
 
 _RUN = (
     "id",
+    "kind",
     "chat_id",
     "status",
     "model",

@@ -4,6 +4,7 @@ Every count and every prompt comes from here, so that what is checked against th
 gets. Web processes use it too: no transformers, no vllm.
 """
 
+import hashlib
 import json
 import re
 import secrets
@@ -60,8 +61,14 @@ class ChatTurn:
             raise ValueError(f"unknown chat role {self.role!r}")
 
 
+# Where a chat begins, whatever is said in it.
+_HEAD = (ChatTurn("system", "s"), ChatTurn("user", "u"))
+
+
 class ChatTokenizer:
-    """One model's tokenizer and chat template. Thread-safe: nothing changes after construction.
+    """One model's tokenizer and chat template. Thread-safe: nothing changes after construction but what is found out.
+
+    `template_revision` and `tokenizer_revision` are digests of the two.
 
     Contents are data: a special token spelt out in a message ("<|im_end|>") becomes ordinary text, so no
     user can end a turn or open a system turn. For every other content the ids equal those of
@@ -84,7 +91,9 @@ class ChatTokenizer:
         self._template_arguments = dict(special_tokens)
         self._tokenizer = tokenizer
         # `encode_special_tokens` is a mode of the whole object, not of a call: two objects, two modes.
-        self._literal = Tokenizer.from_str(tokenizer.to_str())
+        spelt = tokenizer.to_str()
+        self.tokenizer_revision = _digest(spelt)
+        self._literal = Tokenizer.from_str(spelt)
         self._literal.encode_special_tokens = True
         self._mark = f"\N{REPLACEMENT CHARACTER}{secrets.token_hex(16)}\N{REPLACEMENT CHARACTER}"
         for one in (self._tokenizer, self._literal):
@@ -92,6 +101,9 @@ class ChatTokenizer:
         mark_id = self._literal.token_to_id(self._mark)
         assert mark_id is not None  # it was just added
         self._mark_id: int = mark_id
+        self.template_revision = _digest(template)
+        # Found out with the first chat that goes on: None = not yet, empty = prompts of this template do not.
+        self._head: tuple[int, ...] | None = None
         self._edges = sorted({edge for token in specials for edge in (token[0], token[-1])})
         self._hazard = _hazard(specials)
 
@@ -112,6 +124,38 @@ class ChatTokenizer:
         if known:
             return self._encode_spliced(messages, contents, known, add_generation_prompt)
         return self._encode_contents(messages, contents, {}, add_generation_prompt)
+
+    def extend_chat(self, prompt_ids: Sequence[int], *, answer: ChatTurn, new: ChatTurn) -> list[int] | None:
+        """The prompt of a chat's next turn, made of the last turn's prompt, its answer and the new message.
+
+        What `encode_chat` makes of the whole chat, without the whole chat: about a millisecond, however long it is.
+        None where the template says older messages otherwise once a newer one follows, or text would merge into one
+        token across the seam: encode the whole chat then. Raises ChatTemplateRefused.
+        """
+        if self._head is None:
+            self._head = tuple(self.encode_chat(_HEAD)) if self._goes_on() else ()
+        if not self._head:
+            return None
+        whole = self.encode_chat([*_HEAD, answer, new])
+        if tuple(whole[: len(self._head)]) != self._head:
+            return None
+        return [*prompt_ids, *whole[len(self._head) :]]
+
+    def _goes_on(self) -> bool:
+        """Whether a chat's next prompt goes on from the last one, tried on messages with edges of all kinds."""
+        chat = [ChatTurn("system", "Be kind."), ChatTurn("user", " one\n")]
+        try:
+            head = self.encode_chat(_HEAD)
+            for number, text in enumerate(("two", "\nthree \n", "<think>four</think>\n\n5", " six.")):
+                answer, new = ChatTurn("assistant", text), ChatTurn("user", f" {number}\n\n")
+                before, after = self.encode_chat(chat), self.encode_chat([*chat, answer, new])
+                added = self.encode_chat([*_HEAD, answer, new])
+                if added[: len(head)] == head and after != before + added[len(head) :]:
+                    return False
+                chat += [answer, new]
+        except ChatTemplateRefused:
+            return False
+        return True
 
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text; special tokens spelt out in it are ordinary characters."""
@@ -257,7 +301,7 @@ def load(model: str, *, revision: str | None = None) -> ChatTokenizer:
     Reads files, and asks the Hugging Face hub for a name: call it once and keep the result.
     Raises TokenizerUnavailable.
     """
-    folder = _folder(model, revision)
+    folder = folder_of(model, revision)
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise TokenizerUnavailable(model=model, reason=f"{path} does not exist")
@@ -276,7 +320,8 @@ def load(model: str, *, revision: str | None = None) -> ChatTokenizer:
         raise TokenizerUnavailable(model=model, reason=f"its chat template is not valid: {error}") from error
 
 
-def _folder(model: str, revision: str | None) -> Path:
+def folder_of(model: str, revision: str | None) -> Path:
+    """Where a model's files are, fetched from the Hugging Face hub for a name. Raises TokenizerUnavailable."""
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder
@@ -310,6 +355,10 @@ def _template_source(folder: Path, config: Mapping[str, Any]) -> str | None:
     if isinstance(template, list):  # several named ones
         template = next((t["template"] for t in template if t.get("name") == "default"), None)
     return template if isinstance(template, str) else None
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:

@@ -54,7 +54,15 @@ class UsageEntry(_AppendOnly):
     `prompt_tokens` (cached ones included) stand on the run's terminal row only; `output_tokens` are this epoch's
     own tokens that are part of the answer; `wasted_tokens` were computed and are paid by nobody. The prices are the
     pool's at settlement, in millionths of the currency for a million tokens; `cost` is in millionths of the currency.
+    Without a user: the system's own work, by its `purpose`, or a deleted user's answers.
     """
+
+    class Purpose(models.TextChoices):
+        """Answers are charged to their users; what the system has computed for a chat is charged to nobody."""
+
+        TURN = "turn", "answer"
+        SUMMARY = "summary"
+        TITLE = "title"
 
     class Reason(models.TextChoices):
         COMPLETED = "completed"
@@ -72,6 +80,13 @@ class UsageEntry(_AppendOnly):
     admission_id = models.UUIDField()
     pool = models.SlugField()
     reason = models.CharField(max_length=16, choices=Reason)
+    purpose = models.CharField(
+        max_length=16,
+        choices=Purpose,
+        default=Purpose.TURN,
+        db_default=Purpose.TURN.value,
+        help_text="What it was for.",
+    )
     prompt_tokens = models.PositiveIntegerField(default=0)
     cached_tokens = models.PositiveIntegerField(default=0)
     output_tokens = models.PositiveIntegerField(default=0)
@@ -97,6 +112,7 @@ class UsageEntry(_AppendOnly):
             models.Index(fields=["created_at"], name="usage_created"),
             models.Index(fields=["reason", "created_at"], name="usage_reason_created"),
             models.Index(fields=["pool", "created_at"], name="usage_pool_created"),
+            models.Index(fields=["purpose", "created_at"], name="usage_purpose_created"),
             models.Index(fields=["pool", "reason", "created_at"], name="usage_pool_reason"),
         ]
 

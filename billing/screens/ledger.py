@@ -48,6 +48,7 @@ class UsageEntryAdmin(_Kept, CsvExport):
         "created_at",
         "user",
         "pool",
+        "purpose",
         "reason",
         "prompt_tokens",
         "cached_tokens",
@@ -55,15 +56,16 @@ class UsageEntryAdmin(_Kept, CsvExport):
         "wasted_tokens",
         "costs",
     )
-    list_filter = ("reason", PoolFilter, DaysFilter)
+    list_filter = ("reason", "purpose", PoolFilter, DaysFilter)
     list_select_related = ("user",)
     ordering = ("-created_at",)
     sortable_by = ("created_at",)
     search_fields = ("=run_id", "=user__id", "=user__email")
     search_help_text = "A user's e-mail address or id, or the id of a run."
     fields = (
-        "id", "created_at", "user", "run_id", "epoch", "admission_id", "pool", "reason", "prompt_tokens",
-        "cached_tokens", "output_tokens", "wasted_tokens", "prompt_costs", "cached_costs", "output_costs", "costs",
+        "id", "created_at", "user", "run_id", "epoch", "admission_id", "pool", "purpose", "reason",
+        "prompt_tokens", "cached_tokens", "output_tokens", "wasted_tokens",
+        "prompt_costs", "cached_costs", "output_costs", "costs",
     )  # fmt: skip
     csv_columns = (
         Column(name="id", field="id", written=identifier),
@@ -74,6 +76,7 @@ class UsageEntryAdmin(_Kept, CsvExport):
         Column(name="epoch", field="epoch", written=number),
         Column(name="pool", field="pool", written=text),
         Column(name="reason", field="reason", written=text),
+        Column(name="purpose", field="purpose", written=text),
         Column(name="prompt_tokens", field="prompt_tokens", written=number),
         Column(name="cached_tokens", field="cached_tokens", written=number),
         Column(name="output_tokens", field="output_tokens", written=number),

@@ -137,6 +137,7 @@ def test_a_file_has_a_line_for_each_row_the_oldest_first(operator: Client, ada: 
         "epoch": "1",
         "pool": "default",
         "reason": "completed",
+        "purpose": "turn",
         "prompt_tokens": "10",
         "cached_tokens": "4",
         "output_tokens": "5",

@@ -177,6 +177,7 @@ CELERY_TIMEZONE = "UTC"
 CELERY_BEAT_SCHEDULE: dict[str, dict[str, object]] = {
     # One pass takes milliseconds; passes that pile up behind a slow one are worth nothing.
     "reap": {"task": "inference.tasks.reap", "schedule": 1.0, "options": {"expires": 5}},
+    "jobs": {"task": "conversations.tasks.dispatch_jobs", "schedule": 1.0, "options": {"expires": 1}},
     "tell": {"task": "inference.tasks.tell", "schedule": 1.0, "options": {"expires": 1}},
     # One look at Redis where nothing was lost.
     "restore": {"task": "inference.tasks.restore", "schedule": 5.0, "options": {"expires": 5}},
@@ -197,6 +198,10 @@ CELERY_BEAT_SCHEDULE_FILENAME = str(STATE_DIR / "run" / "celerybeat-schedule")
 REDIS_URL_SOURCE = env.redis_url
 MODEL = environment.model
 ENGINE = environment.engine
+# Kinds of `conversations.models.Job` that are done.
+BACKGROUND_JOBS = {
+    kind for kind, wanted in (("title", environment.titles), ("summary", environment.summaries)) if wanted
+}
 # Only shown: amounts are stored as millionths of it, and a change converts nothing.
 CURRENCY = environment.currency
 

@@ -64,6 +64,8 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         "API_REQUESTS_PER_MINUTE": "0",
         "API_REQUESTS_PER_MINUTE_PER_ADDRESS": "7",
         "CURRENCY": "EUR",
+        "TITLES": "off",
+        "SUMMARIES": "off",
     }
     for name, value in values.items():
         monkeypatch.setenv(name, value)
@@ -93,6 +95,8 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         api_requests_per_minute=0,
         api_requests_per_minute_per_address=7,
         currency="EUR",
+        titles=False,
+        summaries=False,
     )
 
 

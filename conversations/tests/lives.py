@@ -1,19 +1,22 @@
 """Somebody who has used all that there is to be used, on a site whose every table has rows of its own."""
 
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from allauth.mfa.models import Authenticator
 from django.contrib.auth.models import Group, Permission
 from django.test import Client
 from django.utils import timezone
 from pytest_django import Settings
+from uuid_utils.compat import uuid7
 
 from billing.models import Adjustment, DailyUsage, LimitOverride, Plan, Subscription, UsageEvent
 from chatsite.accounts import accounts, invitations, keys
 from chatsite.accounts.models import FirstAdministrator, Registration, User
 from chatsite.audit import trail
 from chatsite.settings import accounts as account_settings
-from conversations.models import SiteBanner
+from conversations import background, jobs
+from conversations.models import Chat, Job, SiteBanner, Summary
 from conversations.tests.support import Person, claim_by_hand, settle_by_hand
 from inference import runs, store
 from inference.cell import stream
@@ -69,6 +72,7 @@ def say_the_marker(person: Person) -> tuple[str, str, str]:
     finished, retried, carried = (person.new_chat(title=f"About {MARKER}") for _ in range(3))
 
     settle_by_hand(_claimed(person, finished).id, text=MARKER)
+    _summarise(finished)
     broken = settle_by_hand(_claimed(person, retried).id, status="failed", text=f"A bad {MARKER}")
     assert person.retry(str(broken.id)).status_code == 202
     assert MARKER in Attempt.objects.get(run_id=broken.id).text
@@ -84,6 +88,20 @@ def say_the_marker(person: Person) -> tuple[str, str, str]:
     )
     publish(claim_by_hand(lost.id))
     return finished, retried, carried
+
+
+def _summarise(chat: str) -> None:
+    """A summary that holds the marker, a job that waits, and one that a worker is at."""
+    now = timezone.now()
+    Summary.objects.create(
+        chat_id=chat, version=1, first_seq=1, last_seq=2, content=MARKER, model="m", run_id=uuid7(), created_at=now
+    )
+    Job.objects.all().delete()
+    jobs.want(chat_id=UUID(chat), kind=Job.Kind.SUMMARY, pool="default", now=now + timedelta(hours=1))
+    Chat.objects.filter(id=chat).update(title_by=Chat.TitleBy.WORDS)
+    jobs.want(chat_id=UUID(chat), kind=Job.Kind.TITLE, pool="default", now=now)
+    assert background.dispatch(now=now) == 1
+    claim_by_hand(Run.objects.get(kind=Run.Kind.TITLE).id)
 
 
 def _claimed(person: Person, chat: str) -> Run:

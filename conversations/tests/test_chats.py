@@ -186,6 +186,7 @@ def settled(run: Run, *, run_id: UUID | None = None, message_id: UUID | None = N
     assert run.message_id is not None
     return SettledRun(
         run_id=run_id or run.id,
+        kind="turn",
         owner_id=run.owner_id,
         chat_id=run.chat_id,
         status="done",

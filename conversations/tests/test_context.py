@@ -1,13 +1,14 @@
 """What goes into a prompt: checked on chats of any shape, with a tokenizer whose tokens are bytes."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conversations import context
-from conversations.context import MIN_OUTPUT_TOKENS, PastMessage, Prompt
+from conversations.context import MIN_OUTPUT_TOKENS, Budget, Cut, PastMessage, PastSummary, Prompt
 from conversations.errors import TooLong
 from inference.testing import tiny_tokenizer
 from inference.tokenization import ChatTokenizer, ChatTurn
@@ -29,17 +30,29 @@ def chat(*contents: str) -> list[PastMessage]:
     return [message(i, ("user", "assistant")[(i - 1) % 2], content) for i, content in enumerate(contents, start=1)]
 
 
+def budget(**limits: int | None) -> Budget:
+    sizes: dict[str, int | None] = {"context_window": 4096, "max_output_tokens": 1024, **limits}
+    return Budget(**sizes)  # type: ignore[arg-type]
+
+
 def assemble(
-    history: list[PastMessage], new: str = "And now?", *, system: str = SYSTEM, **limits: int | None
+    history: list[PastMessage],
+    new: str = "And now?",
+    *,
+    system: str = SYSTEM,
+    summary: PastSummary | None = None,
+    cut: Cut | None = None,
+    **limits: int | None,
 ) -> Prompt:
     asked = message(history[-1].seq + 1 if history else 1, "user", new)
-    sizes: dict[str, int | None] = {"context_window": 4096, "max_output_tokens": 1024, **limits}
     return context.assemble(
         system_prompt=system,
         history=history,
         new=asked,
         tokenizer=TOKENIZER,
-        **sizes,  # type: ignore[arg-type]
+        budget=budget(**limits),
+        summary=summary,
+        cut=cut,
     )
 
 
@@ -146,6 +159,9 @@ class CountingTokenizer:
         self.encodings += 1
         return self.inner.encode_chat(messages)
 
+    def count(self, text: str) -> int:
+        return self.inner.count(text)
+
 
 def encodings_of(history: list[PastMessage]) -> int:
     tokenizer = CountingTokenizer()
@@ -154,8 +170,7 @@ def encodings_of(history: list[PastMessage]) -> int:
         history=history,
         new=message(len(history) + 1, "user", "And now?"),
         tokenizer=tokenizer,  # type: ignore[arg-type]
-        context_window=4096,
-        max_output_tokens=1024,
+        budget=budget(),
     )
     return tokenizer.encodings
 
@@ -194,7 +209,7 @@ def test_any_prompt_fits_keeps_the_system_prompt_and_the_newest_verbatim_and_say
     asked = message(len(history) + 1, "user", new)
     alone = length(system, asked)
     most = min(window - min(output, MIN_OUTPUT_TOKENS), plan or window)
-    limits = {"context_window": window, "max_output_tokens": output, "max_prompt_tokens": plan}
+    limits: Any = {"context_window": window, "max_output_tokens": output, "max_prompt_tokens": plan}
     if alone > most:
         with pytest.raises(TooLong) as refusal:
             assemble(history, new, system=system, **limits)

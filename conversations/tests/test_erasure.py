@@ -3,6 +3,10 @@
 Whoever adds a table says here what becomes of its rows.
 """
 
+import base64
+import contextlib
+import json
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -66,13 +70,16 @@ FATES: dict[str, tuple[Fate, Fate]] = {
     "billing.UsageEvent": (STAYS, GONE),
     "contenttypes.ContentType": (OTHERS, OTHERS),
     "conversations.Chat": (GONE, GONE),
+    "conversations.Job": (GONE, GONE),
     "conversations.Message": (GONE, GONE),
     "conversations.SiteBanner": (OTHERS, OTHERS),
+    "conversations.Summary": (GONE, GONE),
     "conversations.Turn": (GONE, GONE),
     "inference.Attempt": (GONE, GONE),
     "inference.ModelPool": (OTHERS, OTHERS),
     "inference.ModelPool_plans": (OTHERS, OTHERS),
     "inference.PoolWeight": (OTHERS, OTHERS),
+    "inference.Prompt": (GONE, GONE),
     "inference.Run": (GONE, GONE),
     "mfa.Authenticator": (STAYS, GONE),
     "sessions.Session": (STAYS, GONE),
@@ -81,7 +88,14 @@ FATES: dict[str, tuple[Fate, Fate]] = {
     "admin.LogEntry": (NEVER, NEVER),
 }
 # Where what people write may be found while the chat is there.
-CONTENT = {"conversations_chat", "conversations_message", "inference_attempt", "inference_run"}
+CONTENT = {
+    "conversations_chat",
+    "conversations_message",
+    "conversations_summary",
+    "inference_attempt",
+    "inference_prompt",
+    "inference_run",
+}
 
 
 def rows() -> Counter[str]:
@@ -93,6 +107,8 @@ def rows() -> Counter[str]:
 def _texts(value: Any) -> Iterator[bytes]:
     if isinstance(value, bytes | memoryview):
         yield bytes(value)
+        with contextlib.suppress(zlib.error):
+            yield zlib.decompress(bytes(value))
     elif value is not None:
         yield str(value).encode()
 
@@ -127,10 +143,17 @@ def redis_keys_with(valkey: Valkey, *needles: bytes) -> set[bytes]:
                 b"zset": lambda key: client.zrange(key, 0, -1),
                 b"list": lambda key: client.lrange(key, 0, -1),
             }[kind](key)
-            text = key + b" " + _flat(value)
+            text = key + b" " + _flat(value) + _inflated(key, value)
             if any(needle in text for needle in needles):
                 found.add(key)
     return found
+
+
+def _inflated(key: bytes, value: Any) -> bytes:
+    """The token ids of a remembered prompt."""
+    if b":context:" not in key:
+        return b""
+    return zlib.decompress(base64.b85decode(json.loads(value)["ids"]))
 
 
 def _flat(value: Any) -> bytes:
@@ -174,19 +197,21 @@ def test_a_deleted_chat_leaves_what_is_owed_and_not_a_word(furnished: User, valk
     chats = say_the_marker(ada)
     lived = rows()
     assert tables_with(*CONTENT_NEEDLES) == CONTENT
-    assert tables_with(CONTENT_NEEDLES[1]) == {"conversations_message", "inference_run"}, (
+    assert tables_with(CONTENT_NEEDLES[1]) == {"conversations_message", "inference_prompt", "inference_run"}, (
         "answer and prompt, as token ids"
     )
     in_redis = redis_keys_with(valkey, *CONTENT_NEEDLES)
     prefix = store.connector().cell().keys.prefix.encode()
-    assert {key.removeprefix(prefix).split(b":")[0] for key in in_redis} == {b"stream"}
-    assert len(in_redis) == 3 - 1, "the retried one's stream is a fresh one"
+    remembered = {key for key in in_redis if b":context:" in key}
+    assert len(remembered) == 3, "the last prompt of each chat"
+    assert {key.removeprefix(prefix).split(b":")[0] for key in in_redis - remembered} == {b"stream"}
+    assert len(in_redis - remembered) == 3 - 1, "the retried one's stream is a fresh one"
 
     for chat in chats:
         assert ada.delete(f"/api/v1/chats/{chat}").status_code == 204
         assert ada.get(f"/api/v1/chats/{chat}").status_code == 404
-    [running] = Run.objects.all()
-    settle_by_hand(running.id, status="cancelled", text=MARKER)
+    for running in Run.objects.filter(status__in=Run.ACTIVE):
+        settle_by_hand(running.id, status="cancelled", text=MARKER)
     check_fates(before, lived, rows(), of=0)
     assert tables_with(*CONTENT_NEEDLES) == set()
     assert redis_keys_with(valkey, *CONTENT_NEEDLES) == set()
@@ -207,8 +232,8 @@ def test_a_deleted_account_leaves_sums_without_a_name(furnished: User, valkey: V
     assert browser.post("/account/delete/", {"password": PASSWORD}).status_code == 302
     assert tables_with(*named) == set(), "nothing names the owner from the first moment on"
     assert redis_keys_with(valkey, *named) == set()
-    [running] = Run.objects.all()
-    settle_by_hand(running.id, status="cancelled", text=MARKER)
+    for running in Run.objects.filter(status__in=Run.ACTIVE):
+        settle_by_hand(running.id, status="cancelled", text=MARKER)
 
     check_fates(before, lived, rows(), of=1)
     assert tables_with(*named, *CONTENT_NEEDLES) == set()

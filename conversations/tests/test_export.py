@@ -102,7 +102,9 @@ def test_chats_come_with_every_message_and_its_state_and_runs_with_what_they_use
         assert entry["cost"] == UsageEntry.objects.get(id=entry["id"]).cost
     texts = [attempt["text"] for run in runs.values() for attempt in run["attempts"]]
     assert f"A bad {MARKER}" in texts, "what a retry replaced is theirs too"
-    assert [run["pool"] for run in runs.values()] == ["default"] * 3
+    assert [run["pool"] for run in runs.values()] == ["default"] * 4
+    assert sorted(run["kind"] for run in runs.values()) == ["title", "turn", "turn", "turn"]
+    assert [chat["summary"] for chat in document["chats"]] == [MARKER, None, None]
     assert {entry["tokens"] for entry in document["adjustments"]} == {-5}
     assert [plan["plan"] for plan in document["plans"]] == ["of-its-own"]
     assert (document["profile"]["email"], document["profile"]["name"]) == (EMAIL, NAME)

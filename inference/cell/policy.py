@@ -14,7 +14,7 @@ NO_TIER = "-"
 class TierPolicy:
     """A plan's share of the pool: its weight, whether it gives way first, and how long its runs may wait (ms)."""
 
-    weight: int = 1
+    weight: float = 1
     is_free: bool = False
     wait_ms: int = 300_000
 

@@ -213,6 +213,7 @@ def test_a_settled_run_is_terminal_charged_and_told_of(accept: Accept, now: date
     assert told == [
         SettledRun(
             run_id=run.id,
+            kind="turn",
             owner_id=run.owner_id,
             chat_id=run.chat_id,
             status="done",

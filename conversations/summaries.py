@@ -1,0 +1,137 @@
+"""Rolling summaries: the oldest turns of a long chat, folded into a few sentences of which the next ones go on.
+
+A version is made of the one before it and of the turns since; once made it is never changed, so that the prompts
+between two versions begin alike.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from conversations import context, reasoning, selectors
+from conversations.context import Budget, PastMessage, PastSummary
+from conversations.models import Chat, Summary
+from inference.contracts import ChatTokenizer, ChatTurn, PoolInfo
+
+_SYSTEM = (
+    "You summarise conversations for an assistant that goes on with them. Keep names, numbers, facts, decisions, "
+    "wishes and open questions. Write plain sentences and nothing else."
+)
+_BEFORE = "The summary so far:\n{summary}\n\n"
+_ASK = "{before}The conversation goes on:\n{turns}\n\nWrite the summary of all of it, in at most {words} words."
+# What the template and the words around the turns take at most.
+_AROUND = 120
+# Messages looked at for one summary: far more than any window holds.
+_MOST = 400
+# A message that takes more than this part of the prompt is quoted by its beginning and its end.
+_PART = 0.6
+_LEFT_OUT = "\n[…]\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fold:
+    """A summary to be made: what is asked for it, of which messages, and how long it may be, in tokens."""
+
+    version: int
+    first_seq: int
+    last_seq: int
+    prompt_ids: list[int]
+    max_output_tokens: int
+
+
+def fold(
+    chat: Chat, *, answering: PoolInfo, counting: ChatTokenizer, pool: PoolInfo, tokenizer: ChatTokenizer
+) -> Fold | None:
+    """The next summary of a chat; None where nothing is to be folded.
+
+    `answering` is the pool that answers the chat, with `counting` its tokenizer: its window decides what is folded.
+    `pool`, with `tokenizer`, makes the summary: its window decides how much at a time. Raises ChatTemplateRefused.
+    """
+    budget = Budget(
+        context_window=answering.context_window,
+        max_output_tokens=answering.max_output_tokens,
+        reserve_tokens=answering.reserve_tokens,
+        high_water=answering.high_water,
+        low_water=answering.low_water,
+    )
+    last = selectors.summary(chat=chat, version=chat.summary_version)
+    after = 0 if last is None else last.last_seq
+    said = selectors.oldest_after(chat=chat, seq=after, limit=_MOST)
+    folded = context.to_fold(said, budget=budget, system_tokens=counting.count(answering.system_prompt))
+    if not folded:
+        return None
+    output = min(budget.summary_tokens, pool.max_output_tokens, pool.context_window // 4)
+    return _within(last, folded, output=output, pool=pool, tokenizer=tokenizer)
+
+
+def _within(
+    last: PastSummary | None, folded: Sequence[PastMessage], *, output: int, pool: PoolInfo, tokenizer: ChatTokenizer
+) -> Fold:
+    """As many of the messages to fold, from the oldest on, as one prompt has room for; a turn at least."""
+    before = "" if last is None else _BEFORE.format(summary=last.content)
+    room = max(_AROUND, pool.context_window - output - _AROUND - tokenizer.count(before))
+    quoted: list[str] = []
+    end = 0
+    for number, message in enumerate(folded):
+        text = (
+            f"{message.role.capitalize()}: {_shortened(message.content, most=int(room * _PART), tokenizer=tokenizer)}"
+        )
+        room -= tokenizer.count(text) + 2
+        if room < 0 and end:
+            break
+        quoted.append(text)
+        if number + 1 == len(folded) or folded[number + 1].role == "user":
+            end = number + 1
+    ask = _ASK.format(before=before, turns="\n\n".join(quoted[:end]), words=output * 2 // 3)
+    ids = tokenizer.encode_chat([ChatTurn("system", _SYSTEM), ChatTurn("user", ask)])
+    return Fold(
+        version=1 if last is None else last.version + 1,
+        first_seq=folded[0].seq,
+        last_seq=folded[end - 1].seq,
+        prompt_ids=ids,
+        max_output_tokens=min(output, pool.context_window - len(ids)),
+    )
+
+
+def _shortened(content: str, *, most: int, tokenizer: ChatTokenizer) -> str:
+    """The content, or its beginning and its end where it takes more than `most` tokens."""
+    ids = tokenizer.encode(content)
+    if len(ids) <= most:
+        return content
+    half = max(1, most // 2)
+    return tokenizer.decode(ids[:half]) + _LEFT_OUT + tokenizer.decode(ids[-half:])
+
+
+def store(
+    *,
+    chat_id: UUID,
+    version: int,
+    first_seq: int,
+    last_seq: int,
+    text: str,
+    model: str,
+    run_id: UUID,
+    now: datetime,
+) -> bool:
+    """Store a summary that a model made, as the chat's newest. False where it says nothing.
+
+    Call it in the transaction that settles its run.
+    """
+    content = reasoning.left_out(text)
+    if not content:
+        return False
+    # One job of a chat at a time makes its summaries, each of the version that it found.
+    newer = Chat.objects.filter(id=chat_id, summary_version=version - 1).update(summary_version=version)
+    if newer:
+        Summary.objects.create(
+            chat_id=chat_id,
+            version=version,
+            first_seq=first_seq,
+            last_seq=last_seq,
+            content=content,
+            model=model,
+            run_id=run_id,
+            created_at=now,
+        )
+    return True

@@ -1,0 +1,72 @@
+"""Titles of chats: the first words at once, and what a model makes of the first turn soon after."""
+
+import re
+from uuid import UUID
+
+from conversations import reasoning
+from conversations.models import Chat, Message
+from inference.contracts import ChatTokenizer, ChatTurn
+
+MOST_TOKENS = 24
+_CHARACTERS = 60
+# Of each side of the turn: enough to tell what it is about.
+_QUOTED = 600
+_ASK = (
+    "Write a title for this conversation: at most six words that say what it is about, in its language. "
+    "Give the title alone."
+)
+_TAG = re.compile(r"<[^<>]{0,40}>")
+_LINK = re.compile(r"!?\[([^\[\]]*)\]\([^()]*\)")
+_MARKUP = re.compile(r"[*_`~#>|]+")
+_LABEL = re.compile(
+    r"\A\W*(?:(?:chat|conversation)\s+)?(?:title|titel|titre|título|titolo)\s*[:\-–—]\s*", re.IGNORECASE
+)
+_QUOTES = "\"'“”„‟‘’«»‹›「」『』"
+
+
+def first_words(content: str) -> str:
+    """The first words, until a better title is made."""
+    words = " ".join(content[: 4 * _CHARACTERS].split())
+    if len(words) <= _CHARACTERS:
+        return words
+    cut = words[:_CHARACTERS]
+    return (cut.rsplit(" ", 1)[0] or cut) + "…"
+
+
+def prompt(chat: Chat, *, tokenizer: ChatTokenizer) -> list[int] | None:
+    """What a model is asked for the chat's title; None where there is nothing to make one of.
+
+    Raises inference's ChatTemplateRefused.
+    """
+    said = Message.objects.filter(chat=chat, hidden=False).exclude(content="").order_by("seq")
+    quoted = [f"{role.capitalize()}: {content[:_QUOTED]}" for role, content in said.values_list("role", "content")[:2]]
+    if not quoted:
+        return None
+    return tokenizer.encode_chat([ChatTurn("user", "\n\n".join([*quoted, _ASK]))])
+
+
+def clean(text: str) -> str:
+    """A title of what a model said: one line without reasoning, markup and quotes. Empty where that is none."""
+    text = reasoning.left_out(text)
+    text = _MARKUP.sub("", _LINK.sub(r"\1", _TAG.sub("", text)))
+    lines = (" ".join(line.split()) for line in text.splitlines())
+    line = next((line for line in lines if any(map(str.isalnum, line))), "")
+    line = _LABEL.sub("", line).strip(_QUOTES + " .:;,-–—")
+    # More than a title: the model has gone on with the conversation.
+    if not any(map(str.isalnum, line)) or len(line) > 2 * _CHARACTERS:
+        return ""
+    return first_words(line)
+
+
+def give(*, chat_id: UUID, text: str) -> bool:
+    """Give the chat the title that a model made, unless its owner has given one since. False where it is none."""
+    title = clean(text)
+    if not title:
+        return False
+    Chat.objects.filter(id=chat_id, title_by=Chat.TitleBy.WORDS).update(title=title, title_by=Chat.TitleBy.MODEL)
+    return True
+
+
+def give_up(*, chat_id: UUID) -> None:
+    """The first words stay."""
+    Chat.objects.filter(id=chat_id, title_by=Chat.TitleBy.WORDS).update(title_by=Chat.TitleBy.KEPT)
