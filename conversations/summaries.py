@@ -20,8 +20,8 @@ _SYSTEM = (
 )
 _BEFORE = "The summary so far:\n{summary}\n\n"
 _ASK = "{before}The conversation goes on:\n{turns}\n\nWrite the summary of all of it, in at most {words} words."
-# What the template and the words around the turns take at most.
-_AROUND = 120
+# Tokens of the turns at least, in a prompt that should have no room for any.
+_LEAST = 64
 # Messages looked at for one summary: far more than any window holds.
 _MOST = 400
 # A message that takes more than this part of the prompt is quoted by its beginning and its end.
@@ -70,7 +70,13 @@ def _within(
 ) -> Fold:
     """As many of the messages to fold, from the oldest on, as one prompt has room for; a turn at least."""
     before = "" if last is None else _BEFORE.format(summary=last.content)
-    room = max(_AROUND, pool.context_window - output - _AROUND - tokenizer.count(before))
+    words = output * 2 // 3
+
+    def asked(turns: Sequence[str]) -> list[int]:
+        ask = _ASK.format(before=before, turns="\n\n".join(turns), words=words)
+        return tokenizer.encode_chat([ChatTurn("system", _SYSTEM), ChatTurn("user", ask)])
+
+    room = max(_LEAST, pool.context_window - output - len(asked([])))
     quoted: list[str] = []
     end = 0
     for number, message in enumerate(folded):
@@ -83,8 +89,7 @@ def _within(
         quoted.append(text)
         if number + 1 == len(folded) or folded[number + 1].role == "user":
             end = number + 1
-    ask = _ASK.format(before=before, turns="\n\n".join(quoted[:end]), words=output * 2 // 3)
-    ids = tokenizer.encode_chat([ChatTurn("system", _SYSTEM), ChatTurn("user", ask)])
+    ids = asked(quoted[:end])
     return Fold(
         version=1 if last is None else last.version + 1,
         first_seq=folded[0].seq,

@@ -75,6 +75,12 @@ class ContextSerializer(serializers.Serializer[Any]):
     first_seq = serializers.IntegerField()
     last_seq = serializers.IntegerField()
     trimmed = serializers.BooleanField()
+    prompt_tokens = serializers.IntegerField(default=0)
+    system_tokens = serializers.IntegerField(default=0, help_text="Of the system prompt.")
+    summary_tokens = serializers.IntegerField(
+        default=0, help_text="Of the summary; the rest of the prompt is verbatim."
+    )
+    max_output_tokens = serializers.IntegerField(default=0)
 
 
 class NoticeSerializer(serializers.Serializer[Any]):

@@ -1,15 +1,17 @@
 """What goes into a prompt: checked on chats of any shape, with a tokenizer whose tokens are bytes."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conversations import context
-from conversations.context import MIN_OUTPUT_TOKENS, Budget, Cut, PastMessage, PastSummary, Prompt
+from conversations.context import MIN_OUTPUT_TOKENS, SUMMARY_HEADING, Budget, Cut, PastMessage, PastSummary, Prompt
 from conversations.errors import TooLong
+from inference.contracts import PromptBase
 from inference.testing import tiny_tokenizer
 from inference.tokenization import ChatTokenizer, ChatTurn
 
@@ -258,3 +260,203 @@ def test_the_answered_history_is_that_of_turns_with_an_answer() -> None:
         message(6, "assistant", "Three."),
     ]
     assert [past.seq for past in context.answered(history)] == [1, 2, 5, 6]
+
+
+def past_summary(last_seq: int, content: str = "They greeted each other.", *, version: int = 1) -> PastSummary:
+    return PastSummary(version=version, last_seq=last_seq, content=content)
+
+
+def summarised(system: str, summary: PastSummary) -> str:
+    return f"{system}{SUMMARY_HEADING}{summary.content}"
+
+
+def test_a_chat_above_its_high_water_mark_goes_in_with_its_summary_and_the_turns_since() -> None:
+    history = chat("a" * 500, "b" * 500, "c" * 500, "d" * 500)
+    summary = past_summary(2)
+    prompt = assemble(history, summary=summary, high_water=50, context_window=4096)
+    assert prompt.ids == encoded(summarised(SYSTEM, summary), *history[2:], message(5, "user", "And now?"))
+    assert (prompt.summary_version, prompt.first_seq, prompt.trimmed) == (1, 3, False)
+    assert prompt.summary_tokens == len(SUMMARY_HEADING) + len(summary.content)
+    assert prompt.system_tokens == len(SYSTEM)
+
+
+def test_a_chat_below_its_high_water_mark_goes_in_whole_whatever_summary_there_is() -> None:
+    history = chat("a" * 100, "b" * 100)
+    prompt = assemble(history, summary=past_summary(2), high_water=50)
+    assert prompt.ids == encoded(SYSTEM, *history, message(3, "user", "And now?"))
+    assert (prompt.summary_version, prompt.is_full) == (0, False)
+
+
+def test_the_chat_is_full_above_the_mark_and_not_at_it() -> None:
+    history = chat("a" * 400, "b" * 400)
+    everything = length(SYSTEM, *history, message(3, "user", "And now?"))
+    part = 2 * (everything - len(SYSTEM))
+    for window, is_full in ((len(SYSTEM) + part, False), (len(SYSTEM) + part - 2, True)):
+        prompt = assemble(history, context_window=window + 300, max_output_tokens=300, high_water=50)
+        assert prompt.is_full == is_full
+        assert not prompt.trimmed
+
+
+def test_what_does_not_fit_is_cut_down_to_the_low_water_mark_at_once() -> None:
+    history = chat(*("x" * 100 for _ in range(40)))
+    window = length(SYSTEM, *history) + 300
+    prompt = assemble(history, "y" * 100, context_window=window - 1, max_output_tokens=300, low_water=40)
+    low = len(SYSTEM) + (window - 301 - len(SYSTEM)) * 40 // 100
+    assert low - 2 * (100 + 13) < len(prompt.ids) <= low
+    assert (prompt.trimmed, prompt.is_full) == (True, True)
+
+
+def test_a_cut_stays_where_it_is_until_the_rest_does_not_fit() -> None:
+    history = chat(*("x" * 100 for _ in range(20)))
+    cut = Cut(summary_version=0, first_seq=7)
+    prompt = assemble(history, cut=cut)
+    assert (prompt.first_seq, prompt.trimmed) == (7, True)
+    tight = assemble(history, cut=cut, context_window=len(prompt.ids) + 1024 - 1, low_water=50)
+    assert tight.first_seq > 7
+
+
+def test_a_cut_of_another_summary_is_over() -> None:
+    history = chat(*("x" * 100 for _ in range(20)))
+    cut = Cut(summary_version=1, first_seq=17)
+    assert assemble(history, cut=cut).first_seq == 1
+    newer = past_summary(10, version=2)
+    assert assemble(history, summary=newer, cut=cut, high_water=10).first_seq == 11
+
+
+def test_a_reserve_takes_of_the_chats_part_what_the_system_prompt_leaves_of_it() -> None:
+    history = chat("a" * 300, "b" * 300, "c" * 300, "d" * 300)
+    everything = length(SYSTEM, *history, message(5, "user", "And now?"))
+    window = everything + 300
+    assert not assemble(history, context_window=window, max_output_tokens=300, reserve_tokens=len(SYSTEM)).trimmed
+    reserved = assemble(history, context_window=window, max_output_tokens=300, reserve_tokens=len(SYSTEM) + 1)
+    assert (reserved.trimmed, reserved.max_output_tokens) == (True, 300)
+    # A message alone may take it.
+    alone = length(SYSTEM, message(1, "user", "x" * 500))
+    prompt = assemble([], "x" * 500, context_window=alone + 300, max_output_tokens=300, reserve_tokens=200)
+    assert prompt.max_output_tokens == 300
+
+
+def test_a_summary_that_leaves_no_room_is_left_out() -> None:
+    history = chat("a" * 100, "b" * 100)
+    alone = length(SYSTEM, message(3, "user", "And now?"))
+    prompt = assemble(
+        history, summary=past_summary(2, "s" * 400), context_window=alone + 310, max_output_tokens=300, high_water=1
+    )
+    assert (prompt.summary_version, prompt.first_seq, prompt.trimmed) == (0, 3, True)
+
+
+@st.composite
+def budgets(draw: st.DrawFn) -> dict[str, Any]:
+    high = draw(st.integers(2, 100))
+    window = draw(windows)
+    return {
+        "context_window": window,
+        "max_output_tokens": draw(st.integers(1, min(800, window - 1))),
+        "reserve_tokens": draw(st.integers(0, 300)),
+        "high_water": high,
+        "low_water": draw(st.integers(1, high - 1)),
+        "max_prompt_tokens": draw(st.none() | st.integers(1, 2000)),
+    }
+
+
+@settings(max_examples=200, deadline=None)
+@given(histories(), texts, texts, budgets(), st.data())
+def test_any_prompt_with_any_summary_and_any_cut_fits_and_says_what_is_in_it(
+    history: list[PastMessage], new: str, system: str, limits: dict[str, Any], data: st.DataObject
+) -> None:
+    newest = history[-1].seq if history else 0
+    summary = None
+    if newest:
+        ends = [m.seq for m in history if m.seq == newest or history[m.seq].role == "user"]
+        version = data.draw(st.integers(1, 3))
+        summary = data.draw(st.none() | st.builds(past_summary, st.sampled_from(ends), texts, version=st.just(version)))
+    cut = data.draw(st.none() | st.builds(Cut, summary_version=st.integers(0, 3), first_seq=st.integers(1, newest + 2)))
+    asked = message(newest + 1, "user", new)
+    try:
+        prompt = assemble(history, new, system=system, summary=summary, cut=cut, **limits)
+    except TooLong as refusal:
+        assert length(system, asked) == refusal.prompt_tokens > refusal.max_prompt_tokens  # noqa: PT017
+        return
+
+    assert len(prompt.ids) + prompt.max_output_tokens <= limits["context_window"]
+    assert len(prompt.ids) <= (limits["max_prompt_tokens"] or limits["context_window"])
+    kept = [m for m in history if m.seq >= prompt.first_seq]
+    assert not kept or kept[0].role == "user"
+    used = summary if prompt.summary_version else None
+    assert prompt.ids == encoded(system if used is None else summarised(system, used), *kept, asked)
+    covered = 0 if used is None else used.last_seq
+    assert used is None or prompt.first_seq > covered
+    assert prompt.trimmed == any(covered < m.seq < prompt.first_seq for m in history)
+    # The system prompt comes first, and the newest message last, both byte for byte.
+    text = TOKENIZER.decode(prompt.ids)
+    assert text.startswith(f"system\n{system}")
+    assert text.endswith(f"user\n{new}\nassistant\n")
+
+
+def extended(prompt: Prompt, answer: str, new: str, *, newest_version: int = 0, **limits: Any) -> Prompt | None:
+    return context.extend(
+        prompt,
+        newest_version=newest_version,
+        answer=message(prompt.last_seq + 1, "assistant", answer),
+        new=message(prompt.last_seq + 2, "user", new),
+        tokenizer=TOKENIZER,
+        budget=budget(**limits),
+        base=PromptBase(run_id=UUID(int=1), shared=len(prompt.ids), depth=0),
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(texts, texts), min_size=1, max_size=8), texts, budgets())
+def test_a_prompt_that_goes_on_is_the_one_that_would_be_assembled(
+    turns: list[tuple[str, str]], system: str, limits: dict[str, Any]
+) -> None:
+    history: list[PastMessage] = []
+    prompt: Prompt | None = None
+    for asked, answered in turns:
+        last, prompt = prompt, None
+        cut = None
+        if last is not None:
+            cut = Cut(summary_version=0, first_seq=last.first_seq)
+            prompt = extended(last, history[-1].content, asked, **limits)
+        try:
+            whole = assemble(history, asked, system=system, cut=cut, **limits)
+        except TooLong:
+            assert prompt is None
+            return
+        if prompt is not None:
+            assert replace(prompt, base=None) == whole
+        prompt = whole
+        for role, content in (("user", asked), ("assistant", answered)):
+            history.append(message(len(history) + 1, role, content))
+
+
+def test_a_prompt_does_not_go_on_once_a_newer_summary_is_to_be_used() -> None:
+    first = assemble(chat("a" * 300, "b" * 300), high_water=20)
+    assert first.is_full
+    assert extended(first, "Yes.", "Why?", high_water=20, newest_version=0) is not None
+    assert extended(first, "Yes.", "Why?", high_water=20, newest_version=1) is None
+    small = assemble([], "Hello")
+    assert extended(small, "Hi.", "Well?", newest_version=1) is not None, "below the mark no summary is used"
+
+
+def test_a_prompt_that_is_sent_again_has_its_own_limits_anew() -> None:
+    prompt = assemble(chat("a" * 300, "b" * 300))
+    again = context.again(prompt, newest_version=0, budget=budget(max_output_tokens=7))
+    assert again is not None
+    assert (again.ids, again.max_output_tokens, again.base) == (prompt.ids, 7, None)
+    assert context.again(prompt, newest_version=0, budget=budget(max_prompt_tokens=len(prompt.ids) - 1)) is None
+
+
+def test_what_is_to_be_folded_are_the_oldest_whole_turns_above_the_low_water_mark() -> None:
+    history = chat(*("x" * 95 for _ in range(20)))
+    asked = message(21, "user", "Now")
+    limits = budget(context_window=2000 + 300, max_output_tokens=300, low_water=50)
+    folded = context.to_fold([*history, asked], budget=limits, system_tokens=0)
+    assert [m.seq for m in folded] == list(range(1, folded[-1].seq + 1))
+    assert folded[-1].role == "assistant"
+    rest = [*history, asked][len(folded) :]
+    assert sum(m.token_count + 5 for m in rest) <= 1000 < sum(m.token_count + 5 for m in rest) + 200
+    assert context.to_fold(history[-4:], budget=limits, system_tokens=0) == []
+    # The newest turn stays, however long it is.
+    long = chat("x" * 3000, "y" * 3000)
+    assert context.to_fold(long, budget=limits, system_tokens=0) == []
