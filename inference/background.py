@@ -71,7 +71,8 @@ def _room(pool: ModelPool) -> int:
     now_ms = store.now_ms()
     free = cell.run(lambda client: queue.room(client, cell.keys, pool=pool.slug, now_ms=now_ms))
     state = queue.pool_state(cell, pool=pool.slug, now_ms=now_ms)
-    if free == 0 or state.waiting + state.pending:
+    jobs = sum(tier.waiting for tier in state.tiers if tier.plan == policies.SYSTEM_TIER)
+    if free == 0 or state.waiting - jobs + state.pending:
         return 0
     spare = free - 1 if state.slots > 1 else free
     under_way = Run.objects.filter(pool_id=pool.pk, status__in=Run.ACTIVE).exclude(kind=Run.Kind.TURN).count()
