@@ -213,11 +213,14 @@ def answered(history: Sequence[PastMessage]) -> list[PastMessage]:
 def to_fold(
     history: Sequence[PastMessage], *, budget: Budget, system_tokens: int, keep_turns: int = 1
 ) -> list[PastMessage]:
-    """The oldest messages of `history`, whole turns, that are to be summarised so that the others are below the mark.
+    """The oldest messages of `history`, whole turns, that are to be summarised so that the rest is below the low mark.
 
-    The newest `keep_turns` turns stay, however long they are.
+    None of them while all are below the high one. The newest `keep_turns` turns stay, however long they are.
     """
     turns = _turns(history)
+    high = budget.mark(budget.high_water, system_tokens=system_tokens) - system_tokens
+    if _newest_within(turns, room=high, frame=_FRAME_TOKENS) == len(turns):
+        return []
     room = budget.mark(budget.low_water, system_tokens=system_tokens) - system_tokens
     kept = max(min(keep_turns, len(turns)), _newest_within(turns, room=room, frame=_FRAME_TOKENS))
     return [message for turn in turns[: len(turns) - kept] for message in turn]

@@ -457,6 +457,8 @@ def test_what_is_to_be_folded_are_the_oldest_whole_turns_above_the_low_water_mar
     rest = [*history, asked][len(folded) :]
     assert sum(m.token_count + 5 for m in rest) <= 1000 < sum(m.token_count + 5 for m in rest) + 200
     assert context.to_fold(history[-4:], budget=limits, system_tokens=0) == []
+    roomy = budget(context_window=2000 + 300, max_output_tokens=300, high_water=100, low_water=50)
+    assert context.to_fold(history[-18:], budget=roomy, system_tokens=0) == [], "below the high mark nothing is"
     # The newest turn stays, however long it is.
     long = chat("x" * 3000, "y" * 3000)
     assert context.to_fold(long, budget=limits, system_tokens=0) == []
