@@ -1,4 +1,4 @@
-"""A chat of forty turns and a window of 2,048 tokens, with the real engine: `make longchat` makes one of two hundred."""
+"""A chat of forty turns and a window of 2,048 tokens, with the real engine (`make longchat`: two hundred turns)."""
 
 from collections.abc import Iterator
 
