@@ -60,7 +60,8 @@ def _whole_turns(truth: Truth) -> Iterator[Violation]:
     for message in truth.messages:
         if message.turn_id not in turns:
             yield Violation(rule=9, subject=f"message {message.id}", words="belongs to no turn")
-    for run_id in runs.keys() - {turn.run_id for turn in truth.turns}:
+    answers_of_turns = {run.id for run in truth.runs if run.kind == "turn"}
+    for run_id in answers_of_turns - {turn.run_id for turn in truth.turns}:
         yield Violation(rule=9, subject=f"run {run_id}", words="answers no turn")
     for (run_id, epoch), count in Counter((row.run_id, row.epoch) for row in truth.usage).items():
         if count > 1:
@@ -153,8 +154,9 @@ def _charged(run: RunRow, rows: list[UsageRow], *, began: bool, subject: str) ->
     for admission, count in Counter(row.admission_id for row in rows if row.reason != "lost").items():
         if count > 1:
             yield Violation(rule=1, subject=subject, words=f"admission {admission} ended {count} times")
+    payer = run.owner_id if run.kind == "turn" else ""
     for row in rows:
-        if row.user_id != run.owner_id or row.epoch > run.epoch:
+        if row.user_id != payer or row.epoch > run.epoch:
             yield Violation(rule=1, subject=subject, words=f"a charge of epoch {row.epoch} is not this run's")
 
 

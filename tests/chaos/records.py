@@ -79,9 +79,10 @@ class TurnRow:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """`total_s` is how long it took from the message or its last retry to its end."""
+    """`total_s` is how long it took from the message or its last retry to its end. `kind`: turn, or a job's."""
 
     id: str
+    kind: str = "turn"
     owner_id: str
     chat_id: str
     status: str
@@ -111,6 +112,8 @@ class MessageRow:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UsageRow:
+    """`user_id` is empty where the system is charged."""
+
     user_id: str
     run_id: str
     epoch: int

@@ -250,6 +250,20 @@ def store_a_run_without_its_turn(record: Record) -> None:
     record.truth.turns.clear()
 
 
+def add_job(record: Record, *, payer: str) -> None:
+    """A title that was made in the background."""
+    run = dataclasses.replace(record.truth.runs[0], id="job-1", kind="title", epoch=1, output_tokens=4)
+    usage = dataclasses.replace(record.truth.usage[1], run_id="job-1", epoch=1, user_id=payer)
+    attempt = dataclasses.replace(record.truth.attempts[1], run_id="job-1", epoch=1)
+    record.truth.runs.append(run)
+    record.truth.usage.append(usage)
+    record.truth.attempts.append(attempt)
+
+
+def charge_a_user_for_a_job(record: Record) -> None:
+    add_job(record, payer=record.truth.runs[0].owner_id)
+
+
 def store_no_answer(record: Record) -> None:
     del record.truth.messages[1]
 
@@ -286,6 +300,12 @@ def leave_a_process_behind(record: Record) -> None:
     record.processes.append("process 12 was left behind: EngineCore")
 
 
+def test_a_job_that_the_system_pays_for_answers_no_turn() -> None:
+    record = samples.record()
+    add_job(record, payer="")
+    assert violations(record) == []
+
+
 @pytest.mark.parametrize(
     ("plant", "rule", "words"),
     [
@@ -311,6 +331,7 @@ def leave_a_process_behind(record: Record) -> None:
         (tell_of_other_usage_at_the_end, 6, "the end tells of usage"),
         (tell_of_other_usage_by_the_api, 6, "the API tells of usage"),
         (charge_somebody_else, 1, "is not this run's"),
+        (charge_a_user_for_a_job, 1, "is not this run's"),
         (charge_a_run_that_is_not_there, 1, "does not exist"),
         (leave_a_reservation, 6, "a reservation is left"),
         (count_other_usage_in_redis, 6, "27 tokens in Redis, 26 in the ledger"),

@@ -49,7 +49,7 @@ def rows(database: Database) -> Truth:
             ],
             usage=[
                 UsageRow(
-                    user_id=_id(row[0]),
+                    user_id="" if row[0] is None else _id(row[0]),
                     run_id=_id(row[1]),
                     epoch=row[2],
                     admission_id=_id(row[3]),
@@ -142,6 +142,7 @@ _RUN = [
     "created_at",
     "finished_at",
     "retried_at",
+    "kind",
 ]
 _MESSAGE = ["id", "chat_id", "turn_id", "seq", "role", "content", "state", "hidden", "run_id"]
 _USAGE = ["user_id", "run_id", "epoch", "admission_id", "reason", "prompt_tokens", "output_tokens"]
@@ -151,6 +152,7 @@ def _run(row: Sequence[Any]) -> RunRow:
     asked, finished = _time(row[14]) or _time(row[12]), _time(row[13])
     return RunRow(
         id=_id(row[0]),
+        kind=row[15],
         owner_id=_id(row[1]),
         chat_id=_id(row[2]),
         status=row[3],
