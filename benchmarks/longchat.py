@@ -7,6 +7,10 @@ summaries keep of the first turn is reported, and proves nothing either way.
 import os
 import statistics
 from itertools import pairwise
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
 
 from benchmarks import report
 from tests import longchat
@@ -47,6 +51,7 @@ def run() -> dict[str, object]:
         [f"summaries that still say {longchat.WORD!r}", f"{sum(kept)} of {len(kept)}", "", ""],
         ["title", title, "", ""],
     ]
+    _draw(turns, report.RESULTS / "longchat.svg")
     report.table(f"One chat of {len(turns)} turns, window 2,048", ["", "measured", "goal", ""], rows)
     return {
         "turns": len(turns),
@@ -60,6 +65,7 @@ def run() -> dict[str, object]:
         "queries": {"early": early[1], "late": late[1]},
         "summaries_that_keep_the_fact": sum(kept),
         "title": title,
+        "prompts": [[turn.prompt, turn.cached, turn.summary_version] for turn in turns],
     }
 
 
@@ -73,6 +79,24 @@ def _median_ttft(turns: list[Turn]) -> float:
 
 def _after_updates(turns: list[Turn]) -> list[Turn]:
     return [turn for last, turn in pairwise(turns) if last.summary_version != turn.summary_version]
+
+
+def _draw(turns: list[Turn], path: Path) -> None:
+    """Each turn's prompt, what of it the engine had cached, and where a summary came in."""
+    mpl.rcParams["svg.hashsalt"] = "longchat"
+    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    axes = figure.subplots()
+    numbers = [turn.number for turn in turns]
+    axes.bar(numbers, [turn.prompt for turn in turns], width=1.0, color="#d97706", label="computed")
+    axes.bar(numbers, [turn.cached for turn in turns], width=1.0, color="#94a3b8", label="cached")
+    for number, turn in enumerate(_after_updates(turns)):
+        axes.axvline(turn.number - 0.5, color="#0f172a", lw=0.6, ls=":", label="" if number else "a summary comes in")
+    axes.axhline(longchat.SETTINGS["context_window"], color="#b91c1c", lw=0.8, label="window")
+    axes.set(xlabel="turn", ylabel="tokens of the prompt", xlim=(0.5, len(turns) + 0.5))
+    axes.legend(loc="upper left", ncols=4, frameon=False)
+    path.parent.mkdir(exist_ok=True)
+    figure.savefig(path, metadata={"Date": None})
+    print(f"  drawn in {path}")
 
 
 def _tell(turn: Turn) -> None:
