@@ -7,9 +7,10 @@ well below what fits, and stays cut (docs/context.md).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 from conversations.errors import TooLong
-from inference.contracts import ChatTokenizer, ChatTurn, PromptBase
+from inference.contracts import ChatTokenizer, ChatTurn, PoolInfo, PromptBase
 
 # An answer gets at least this many tokens: a long new message may take of the output's share, but no more.
 MIN_OUTPUT_TOKENS = 256
@@ -59,6 +60,21 @@ class Budget:
     high_water: int = 100
     low_water: int = 100
     max_prompt_tokens: int | None = None
+
+    @classmethod
+    def of(cls, pool: PoolInfo, *, max_output_tokens: int | None = None, max_prompt_tokens: int | None = None) -> Self:
+        """A pool's, for its own longest answer where no other is wanted. Its reserve takes at most half of what the
+        answer leaves: a small window would hold no chat beside it.
+        """
+        output = pool.max_output_tokens if max_output_tokens is None else max_output_tokens
+        return cls(
+            context_window=pool.context_window,
+            max_output_tokens=output,
+            reserve_tokens=min(pool.reserve_tokens, (pool.context_window - output) // 2),
+            high_water=pool.high_water,
+            low_water=pool.low_water,
+            max_prompt_tokens=max_prompt_tokens,
+        )
 
     @property
     def most(self) -> int:

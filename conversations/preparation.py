@@ -106,14 +106,7 @@ def prepare(chat: Chat, *, content: str, seq: int, pool: PoolInfo, output_tokens
         most.append(max(0, allowed.budget_tokens - min(allowed.output_floor, wanted)))
     tokenizer = inference.tokenizer_for(pool)
     new = context.PastMessage(seq=seq, role="user", content=content, token_count=tokenizer.count(content))
-    budget = Budget(
-        context_window=pool.context_window,
-        max_output_tokens=wanted,
-        reserve_tokens=pool.reserve_tokens,
-        high_water=pool.high_water,
-        low_water=pool.low_water,
-        max_prompt_tokens=min(most, default=None),
-    )
+    budget = Budget.of(pool, max_output_tokens=wanted, max_prompt_tokens=min(most, default=None))
     version = context_cache.pool_version(pool, tokenizer)
     last = context_cache.recall(chat_id=chat.id, pool_version=version, newest_version=chat.summary_version)
     prompt = None if last is None else _going_on(chat, last, new=new, pool=pool, tokenizer=tokenizer, budget=budget)

@@ -48,13 +48,7 @@ def fold(
     `answering` is the pool that answers the chat, with `counting` its tokenizer: its window decides what is folded.
     `pool`, with `tokenizer`, makes the summary: its window decides how much at a time. Raises ChatTemplateRefused.
     """
-    budget = Budget(
-        context_window=answering.context_window,
-        max_output_tokens=answering.max_output_tokens,
-        reserve_tokens=answering.reserve_tokens,
-        high_water=answering.high_water,
-        low_water=answering.low_water,
-    )
+    budget = Budget.of(answering)
     last = selectors.summary(chat=chat, version=chat.summary_version)
     after = 0 if last is None else last.last_seq
     said = selectors.oldest_after(chat=chat, seq=after, limit=_MOST)

@@ -360,13 +360,14 @@ def prompt_depth(base: PromptBase | None) -> int:
 def background_pool(*, slug: str) -> PoolInfo | None:
     """Where a job of a chat that this pool answers is done: on its small pool, where one is served, else on itself.
 
-    None when neither has room to spare: turns come first. Raises ServiceUnavailable while Redis is away.
+    None when neither takes everything and has room to spare: turns come first. Raises ServiceUnavailable while Redis is
+    away.
     """
     pool = _pools().filter(slug=slug).first()
     if pool is None:
         return None
-    smaller = pool.overflow_to
-    found = background.with_room([pool] if smaller is None else [smaller, pool])
+    pools = [pool] if pool.overflow_to is None else [pool.overflow_to, pool]
+    found = background.with_room([one for one in pools if one.is_open and one.mode == ModelPool.Mode.NORMAL])
     return None if found is None else _alone(found)
 
 

@@ -200,6 +200,15 @@ def test_a_job_is_done_by_the_small_pool_where_that_has_room(ada: Person) -> Non
     assert begun().pool.slug == "small"
 
 
+@pytest.mark.parametrize("changes", [{"mode": "drain"}, {"mode": "shed_free"}, {"is_open": False}])
+def test_a_pool_that_does_not_take_everything_takes_no_jobs(ada: Person, changes: dict[str, Any]) -> None:
+    answered(ada)
+    ModelPool.objects.update(**changes)
+    assert dispatch() is None
+    ModelPool.objects.update(mode="normal", is_open=True)
+    assert begun().kind == "title"
+
+
 def test_a_chat_with_a_job_under_way_takes_messages_and_tells_of_no_run(ada: Person, eve: Person) -> None:
     chat = answered(ada)
     job = claim_by_hand(begun().id)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from conversations import context
 from conversations.context import MIN_OUTPUT_TOKENS, SUMMARY_HEADING, Budget, Cut, PastMessage, PastSummary, Prompt
 from conversations.errors import TooLong
-from inference.contracts import PromptBase
+from inference.contracts import PoolInfo, PromptBase
 from inference.testing import tiny_tokenizer
 from inference.tokenization import ChatTokenizer, ChatTurn
 
@@ -334,6 +334,18 @@ def test_a_reserve_takes_of_the_chats_part_what_the_system_prompt_leaves_of_it()
     alone = length(SYSTEM, message(1, "user", "x" * 500))
     prompt = assemble([], "x" * 500, context_window=alone + 300, max_output_tokens=300, reserve_tokens=200)
     assert prompt.max_output_tokens == 300
+
+
+def test_a_reserve_leaves_a_chat_half_of_a_small_window() -> None:
+    pool = PoolInfo(
+        id=UUID(int=1), slug="p", name="P", model="m", label="m", revision=None, engine="scripted", is_default=True,
+        context_window=1024, max_output_tokens=512, queue_wait_s=1, short_prompt_tokens=0, system_prompt=SYSTEM,
+        reserve_tokens=512, high_water=75, low_water=40,
+    )  # fmt: skip
+    assert Budget.of(pool).reserve_tokens == 256
+    assert Budget.of(pool, max_output_tokens=24, max_prompt_tokens=7) == Budget(
+        context_window=1024, max_output_tokens=24, reserve_tokens=500, high_water=75, low_water=40, max_prompt_tokens=7
+    )
 
 
 def test_a_summary_that_leaves_no_room_is_left_out() -> None:
