@@ -31,7 +31,7 @@ local saved = {}
 local function unpacked(packed)
   if not packed then
     local pool = {0, 0, 0, 0, 2000, 0.2, 0, 0, 0, 0, 0, 0, 1000, 0, 0, 0, 1, 1}
-    pool.names, pool.of, pool.version = {}, {}, '-'
+    pool.names, pool.of, pool.version, pool.last = {}, {}, '-', HEAD - EACH
     return pool
   end
   local line = string.find(packed, '\n', 1, true)
@@ -45,7 +45,7 @@ local function unpacked(packed)
     end
   end
   local pool = {struct.unpack('<' .. string.rep('d', HEAD + EACH * #names), packed, line + 1)}
-  pool.names, pool.of, pool.version = names, of, version
+  pool.names, pool.of, pool.version, pool.last = names, of, version, HEAD + EACH * (#names - 1)
   return pool
 end
 
@@ -63,9 +63,9 @@ end
 local function pool_write(key, pool)
   if not pool.head then
     pool.head = pool.version .. ' ' .. table.concat(pool.names, ' ') .. '\n'
-    pool.format = '<c' .. #pool.head .. string.rep('d', HEAD + EACH * #pool.names)
+    pool.format = '<c' .. #pool.head .. string.rep('d', pool.last + EACH)
   end
-  pool.packed = struct.pack(pool.format, pool.head, unpack(pool, 1, HEAD + EACH * #pool.names))
+  pool.packed = struct.pack(pool.format, pool.head, unpack(pool, 1, pool.last + EACH))
   redis.call('SET', key, pool.packed)
 end
 
@@ -78,7 +78,8 @@ end
 local function tier_of(pool, slug)
   local o = pool.of[slug]
   if not o then
-    o = HEAD + EACH * #pool.names
+    o = pool.last + EACH
+    pool.last = o
     pool.names[#pool.names + 1], pool.of[slug], pool.head = slug, o, nil
     local fresh = {0, 0, 0, 0, 0, 0, 0, 1, 1, 200, 0, 1, 0, 300000, 500, 1}
     for i = 1, EACH do pool[o + i] = fresh[i] end
@@ -106,15 +107,13 @@ local function cost_of(pool, prompt, output) return pool[WP] * prompt + pool[WQ]
 local function given(pool, now)
   if now > pool[FADED] then
     local left = math.exp((pool[FADED] - now) / FADE_MS)
-    for _, slug in ipairs(pool.names) do
-      local o = pool.of[slug]
+    for o = HEAD, pool.last, EACH do
       pool[o + GIVEN], pool[o + SERVED] = pool[o + GIVEN] * left, pool[o + SERVED] * left
     end
     pool[FADED] = now
   end
   local all, free = 0, 0
-  for _, slug in ipairs(pool.names) do
-    local o = pool.of[slug]
+  for o = HEAD, pool.last, EACH do
     all = all + pool[o + GIVEN]
     if pool[o + IS_FREE] == 1 then free = free + pool[o + GIVEN] end
   end
@@ -132,6 +131,23 @@ end
 -- Facts: run:epoch|chat|prompt|output expected|home|tokens cached there|since|wait foretold (ms)|position told|wait told
 --   (s)|when (ms)
 local FACTS = '^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)$'
+
+-- The names of a tier, made once: {u = …, k = …, x = …, f = …}.
+local names_made = {}
+local function tier_names(queue, slug)
+  local tiers = names_made[queue]
+  if not tiers then
+    tiers = {}
+    names_made[queue] = tiers
+  end
+  local names = tiers[slug]
+  if not names then
+    names = {u = queue .. ':u:' .. slug, k = queue .. ':k:' .. slug, x = queue .. ':x:' .. slug, f = queue .. ':f:' .. slug}
+    tiers[slug] = names
+  end
+  return names
+end
+
 -- An entry of :f:, its facts one by one.
 local ENTRY = '^(%d+):?([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)$'
 -- A lease's owner: boot id|tier|user|chat|prompt tokens charged|output tokens charged
@@ -149,26 +165,29 @@ end
 
 -- Put a user, whose next run has this home ('' = none), among those who wait.
 local function stand(pool, o, queue, slug, user, tag, home)
+  local names = tier_names(queue, slug)
   if home == '' then
-    redis.call('ZADD', queue .. ':u:' .. slug, tag, user)
+    redis.call('ZADD', names.u, tag, user)
   else
     pool[o + KEPT] = pool[o + KEPT] + 1
-    redis.call('ZADD', queue .. ':k:' .. slug, tag, user)
+    redis.call('ZADD', names.k, tag, user)
     redis.call('ZADD', queue .. ':h:' .. slug .. ':' .. home, tag, user)
   end
 end
 
 local function leave(pool, o, queue, slug, user, home)
+  local names = tier_names(queue, slug)
   if home == '' then
-    redis.call('ZREM', queue .. ':u:' .. slug, user)
+    redis.call('ZREM', names.u, user)
   else
     pool[o + KEPT] = pool[o + KEPT] - 1
-    redis.call('ZREM', queue .. ':k:' .. slug, user)
+    redis.call('ZREM', names.k, user)
     redis.call('ZREM', queue .. ':h:' .. slug .. ':' .. home, user)
-    redis.call('ZREM', queue .. ':x:' .. slug, user)
+    redis.call('ZREM', names.x, user)
   end
 end
 
 local function tag_of(queue, slug, user, home)
-  return tonumber(redis.call('ZSCORE', queue .. (home == '' and ':u:' or ':k:') .. slug, user))
+  local names = tier_names(queue, slug)
+  return tonumber(redis.call('ZSCORE', home == '' and names.u or names.k, user))
 end

@@ -35,17 +35,18 @@ local function tell(facts, rank, index, tag, owed)
 end
 
 -- By rank, those whose runs are kept for a worker among the others: no user is left out, whatever the order of both.
-local free = redis.call('ZRANGE', queue .. ':u:' .. slug, from, from + count - 1, 'WITHSCORES')
+local names = tier_names(queue, slug)
+local free = redis.call('ZRANGE', names.u, from, from + count - 1, 'WITHSCORES')
 local kept = pool[o + KEPT] == 0 and {}
-  or redis.call('ZRANGE', queue .. ':k:' .. slug, from, from + count - 1, 'WITHSCORES')
+  or redis.call('ZRANGE', names.k, from, from + count - 1, 'WITHSCORES')
 local looked = 0
 for _, found in ipairs({free, kept}) do
   for i = 1, #found, 2 do
     local user, rank = found[i], from + (i - 1) / 2
     if pool[o + KEPT] > 0 then rank = rank_of(pool, o, queue, slug, found[i + 1]) end
-    local behind, facts, owed = split(redis.call('HGET', queue .. ':f:' .. slug, user))
+    local behind, facts, owed = split(redis.call('HGET', names.f, user))
     local news = tell(facts, rank, 0, found[i + 1], owed)
-    if news then redis.call('HSET', queue .. ':f:' .. slug, user, join(behind, news, owed)) end
+    if news then redis.call('HSET', names.f, user, join(behind, news, owed)) end
     if tonumber(behind) > 0 then
       local line = queue .. ':l:' .. slug .. ':' .. user
       local others = redis.call('ZRANGE', line, 0, 99, 'WITHSCORES')
