@@ -2,7 +2,7 @@
 
 Every name carries the cell's hash tag, so that one script may touch several, and the incarnation of Redis and the
 layout of what is stored, so that a restarted or rolled-back server, or one that another release wrote to, reads as an
-empty one.
+empty one. Scripts that get one name of a pool's make the others themselves, in lua/_names.lua.
 """
 
 from dataclasses import dataclass

@@ -140,7 +140,6 @@ class Yard:
             pool="p",
             run=run,
             boot_id=boot_id,
-            user_id=one.user_id,
             chat_id=one.chat_id,
             served=Served(
                 computed_tokens=computed,
