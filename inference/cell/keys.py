@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 # To be raised whenever what is stored under some name changes its form.
-LAYOUT = 2
+LAYOUT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,8 @@ class Keys:
         return self._name("stream", run_id)
 
     def stream_state(self, run_id: UUID) -> str:
-        """Hash: epoch, mode (wait, open, sealed, closed), last (id of the last content entry), first (ms)."""
+        """String: epoch|mode (wait, open, sealed, closed)|last, id of the last entry|first, when (ms) the answer was first
+        shown, or nothing."""
         return self._name("stream-state", run_id)
 
     def open_streams(self) -> str:

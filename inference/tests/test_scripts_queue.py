@@ -70,7 +70,7 @@ def test_what_was_told_of_a_place_is_told_again(yard: Yard) -> None:
 def test_enqueueing_again_does_not_touch_an_open_stream(yard: Yard) -> None:
     run = uuid7()
     yard.put(run)
-    look(yard.cell, lambda client: client.hset(yard.keys.stream_state(run), "mode", "open"))
+    look(yard.cell, lambda client: client.set(yard.keys.stream_state(run), "1|open|1-1|"))
     yard.put(run)
     assert yard.stream_state(run)["mode"] == "open"
     assert len(yard.stream(run)) == 1

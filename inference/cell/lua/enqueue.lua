@@ -191,16 +191,18 @@ if is_new or pool.version ~= before then pool_save(KEYS[1], pool) end
 
 if is_fresh then
   local stream, state = names.streams .. run, names.states .. run
-  local latest = redis.call('HGET', state, 'epoch')
-  if not latest or tonumber(latest) < tonumber(epoch) then
-    if latest then redis.call('DEL', stream, state) end
-    redis.call('HSET', state, 'epoch', epoch, 'mode', 'wait', 'last', '0-0')
+  local fresh = epoch .. '|wait|0-0|'
+  local latest = redis.call('SET', state, fresh, 'NX', 'GET', 'PX', stream_ms)
+  if not latest or tonumber(string.match(latest, '^%d+')) < tonumber(epoch) then
+    if latest then
+      redis.call('DEL', stream)
+      redis.call('SET', state, fresh, 'PX', stream_ms)
+    end
     redis.call('SADD', names.open, run)
     local data = '{"position":' .. position .. ',"wait_seconds":' .. wait .. ',"pool":"' .. names.pool .. '"'
       .. (epoch == '1' and '}' or ',"reason":"retry"}')
     redis.call('XADD', stream, '0-1', 't', 'queued', 'd', data)
     redis.call('PEXPIRE', stream, stream_ms)
-    redis.call('PEXPIRE', state, stream_ms)
     redis.call('PUBLISH', names.channels .. run, '0-1\nqueued\n' .. data)
   end
 end

@@ -6,6 +6,7 @@
 -- Returns {users looked at, events appended}.
 -- include: _pool
 -- include: _place
+-- include: _state
 local slug, from, count, now, queue = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), KEYS[2]
 local pool = pool_look(KEYS[1])
 local o = pool.of[slug]
@@ -26,7 +27,7 @@ local function tell(facts, rank, index, tag, owed)
   end
   if position == before and math.abs(wait - wait_before) < math.max(1, wait_before * 0.1) then return nil end
   local run = string.match(head, '^[^:]*')
-  if redis.call('HGET', KEYS[4] .. run, 'mode') ~= 'wait' then return nil end
+  if select(2, state_of(KEYS[4] .. run)) ~= 'wait' then return nil end
   local data = string.format('{"position":%d,"wait_seconds":%s,"pool":"%s"%s}', position, wait, ARGV[5], reason)
   local id = redis.call('XADD', KEYS[3] .. run, '0-*', 't', 'queued', 'd', data)
   redis.call('PUBLISH', ARGV[6] .. run, id .. '\nqueued\n' .. data)
