@@ -100,7 +100,7 @@ def enqueue(keys: Keys, *, pool: str, policy: Policy | None, waiting: Waiting, n
         "enqueue",
         [keys.pool(pool)],
         [
-            "|".join(map(str, turn)),
+            "".join(f"{value}\0" for value in turn),
             "" if policy is None else policy.version,
             "" if policy is None else policy.text,
         ],

@@ -45,6 +45,9 @@ end
 
 local function first_of(name) return unpack(redis.call('ZRANGE', name, 0, 0, 'WITHSCORES')) end
 
+-- Tiers with a backlog: an array to work in, not made at each call.
+local order, HUGE = {}, 1 / 0
+
 -- How many runs wait behind a user's next one, what the user owes ('' = nothing), and the facts.
 local function facts_of(tier, user) return string.match(redis.call('HGET', tier.f, user), ENTRY) end
 
@@ -87,12 +90,17 @@ local function overdue(names, pool, now, silent, boot, slug, before)
 end
 
 -- Which user of a tier this worker serves, its tag, and the least tag of all; or nil, and how long to wait. Those whose
--- chats it has in memory may go first by so much as the policy's slack; those kept for others may be passed over.
+-- chats it has in memory may go first by so much as the policy's slack; those kept for others may be passed over. Where
+-- none is kept, the user is taken out already: a call less, as mostly the run is claimed.
 local function choose(names, pool, now, silent, boot, slug)
   local o, tier = pool.of[slug], tier_names(names.queue, slug)
+  if pool[o + KEPT] == 0 then
+    local first, its = unpack(redis.call('ZPOPMIN', tier.u))
+    its = tonumber(its)
+    return first, its, its
+  end
   local free, tag = first_of(tier.u)
   tag = tonumber(tag)
-  if pool[o + KEPT] == 0 then return free, tag, tag end
   local _, kept_tag = first_of(tier.k)
   local least = math.min(tag or math.huge, tonumber(kept_tag))
   local mine, its = first_of(names.queue .. ':h:' .. slug .. ':' .. boot)
@@ -148,20 +156,22 @@ end
 local all_given, free_given = given(pool, now)
 local free_part = all_given > 0 and free_given / all_given or pool[FLOOR]
 local free_first, free_last = free_part < pool[FLOOR], now < pool[SQUEEZE]
-local order, weights, least_tag, least_free = {}, 0, math.huge, math.huge
+local count, weights, least_tag, least_free = 0, 0, HUGE, HUGE
 for _, slug in ipairs(pool.names) do
-  local o = pool.of[slug]
-  if pool[o + WAITING] > 0 then
-    order[#order + 1] = slug
-    weights = weights + pool[o + WEIGHT]
-    least_tag = math.min(least_tag, pool[o + TAG])
-    if pool[o + IS_FREE] == 1 then least_free = math.min(least_free, pool[o + TAG]) end
+  local one = pool.of[slug]
+  if pool[one + WAITING] > 0 then
+    local its = pool[one + TAG]
+    count = count + 1
+    order[count] = slug
+    weights = weights + pool[one + WEIGHT]
+    if its < least_tag then least_tag = its end
+    if its < least_free and pool[one + IS_FREE] == 1 then least_free = its end
   end
 end
 
 -- The next of the first tier that has one for this worker. Mostly that is the very first: they are not sorted before.
 local slug, tier, user, tag, least, behind, owed, member, chat, prompt, output, home, cached, since, told, again
-for left = #order, 1, -1 do
+for left = count, 1, -1 do
   local first = left
   for i = 1, left - 1 do
     if goes_before(pool, order[i], order[first], free_first, free_last) then first = i end
@@ -173,6 +183,7 @@ for left = #order, 1, -1 do
     slug, tier = one, tier_names(queue, one)
     behind, owed, member, chat, prompt, output, home, cached, since, told = facts_of(tier, user)
     if prompt + output <= room then break end
+    if pool[pool.of[one] + KEPT] == 0 then redis.call('ZADD', tier.u, tag, user) end
     if is_held_up(names, now, boot, prompt + output, since) then return full(KEYS[1], names, pool, boot) end
     is_tight, user = true, nil
   elseif tag then
@@ -191,9 +202,9 @@ local cost = cost_of(pool, charged, output)
 -- among each other they stay as they are.
 pool[CLOCK] = math.max(pool[CLOCK] + pool[STEP], least_tag)
 pool[STEP] = cost / weights
-if least_free < math.huge and (free_first or free_last) then
-  for _, one in ipairs(order) do
-    local other = pool.of[one]
+if least_free < HUGE and (free_first or free_last) then
+  for i = 1, count do
+    local other = pool.of[order[i]]
     if pool[other + IS_FREE] == 1 then pool[other + TAG] = pool[other + TAG] + pool[CLOCK] - least_free end
   end
 end
@@ -205,7 +216,7 @@ pool[o + GIVEN], pool[o + SERVED] = pool[o + GIVEN] + cost, pool[o + SERVED] + 1
 pool[o + WAITING] = pool[o + WAITING] - 1
 told = tonumber(told)
 if told ~= 0 then learn(pool, o, math.abs(told), now - since, ratio_of(told < 0, home)) end
-leave(pool, o, queue, slug, user, home)
+if pool[o + KEPT] > 0 then leave(pool, o, queue, slug, user, home) end
 local after = tag + cost + (tonumber(owed) or 0)
 behind = tonumber(behind)
 if behind > 0 then

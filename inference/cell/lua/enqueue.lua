@@ -1,8 +1,8 @@
 -- Confirm an accepted turn's reservation, put its run into the queue and, at the first epoch of its admission, open a
 -- fresh stream that says where it stands. Doing it again changes nothing.
 -- KEYS  1 pool
--- ARGV  1 run|epoch|base epoch|admission id|waits since (ms)|user|tier, '-' = none|chat|prompt tokens|most output tokens|
---         now (ms)|worker's time to live (ms)|stream's time to live (ms)
+-- ARGV  1 each ended by a zero byte: run, epoch, base epoch, admission id, waits since (ms), user, tier ('-' = none), chat,
+--         prompt tokens, most output tokens, now (ms), worker's time to live (ms), stream's time to live (ms)
 --       2 policy's version, or '': the one that is known  3 policy (JSON)
 -- Returns 'position|wait in seconds|boot id of a worker with room, or nothing'; position 0 = next to be served.
 -- include: _names
@@ -11,7 +11,6 @@
 -- include: _correct
 
 local HEARD_MS = 250
-local TURN = '^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)$'
 
 -- Alive is who told so after `silent` (ms).
 local function alive(names, silent, boot)
@@ -87,7 +86,7 @@ end
 -- at each call:
 local names = names_of(KEYS[1])
 local run, epoch, base, admission, since, user, slug, chat, prompt, most, at, worker_ms, stream_ms =
-  string.match(ARGV[1], TURN)
+  struct.unpack('sssssssssssss', ARGV[1])
 local now, silent = tonumber(at), at - worker_ms
 local queue, member, is_fresh = names.queue, run .. ':' .. epoch, epoch == base
 local reservations, is_news = names.reservations .. user, false
@@ -102,10 +101,10 @@ if held then
 end
 redis.call('ZREM', names.places, admission)
 local pool = pool_load(KEYS[1])
-local before = pool.version
+local version = pool.version
 pool_rule(pool, ARGV[2], ARGV[3])
 local o, tier = tier_of(pool, slug), tier_names(queue, slug)
-local position, wait, told, direct, line = 0, '0', 0, '', queue .. ':l:' .. slug .. ':' .. user
+local position, wait, told, direct, line = '0', '0', 0, '', queue .. ':l:' .. slug .. ':' .. user
 
 local entry = redis.call('HGET', tier.f, user)
 local is_next, is_new, home_told, stands, is_leased = true, false, nil, nil, false
@@ -117,9 +116,7 @@ if stands then
   if stands ~= 'begun' then
     position, wait = select(9, string.match(stands, FACTS))
   end
-elseif is_leased then
-  position = 0
-elseif not is_fresh then
+elseif not is_leased and not is_fresh then
   -- An answer that was begun is somebody's pause: it goes on before new ones begin, and is paid for already.
   redis.call('ZADD', queue .. ':begun', since, member)
   redis.call('HSET', queue .. ':b', member, table.concat({slug, user, chat, prompt,
@@ -127,7 +124,7 @@ elseif not is_fresh then
   pool[N] = pool[N] + 1
   is_new = true
   direct = with_room(names, silent, '')
-else
+elseif not is_leased then
   is_new = true
   -- It may owe less now, by what a claim had cost that came to nothing.
   if is_leased == nil then entry = redis.call('HGET', tier.f, user) end
@@ -165,8 +162,9 @@ else
   -- With room for it, it waits for nobody: those before it have room as well, or are kept for their homes. Where more
   -- wait than have room, they have been told of it already.
   if direct == '' or (direct ~= home and others_of(pool) >= free) then
-    local is_later
-    position, told, is_later = place(pool, o, rank_of(pool, o, queue, slug, tag), index, tag + owed, now)
+    local before, is_later
+    before, told, is_later = place(pool, o, rank_of(pool, o, queue, slug, tag), index, tag + owed, now)
+    position = string.format('%d', before)
     wait = seconds(foretold(pool, o, told, ratio_of(is_later, home)))
     if is_later then told = -told end
   end
@@ -187,7 +185,7 @@ if direct ~= '' and direct == home_told and is_next then
   redis.call('ZADD', tier.x, now + HEARD_MS, user)
 end
 if direct ~= '' then redis.call('ZADD', names.room, 'XX', 'INCR', -1, direct) end
-if is_new or pool.version ~= before then pool_save(KEYS[1], pool) end
+if is_new or pool.version ~= version then pool_save(KEYS[1], pool) end
 
 if is_fresh then
   local stream, state = names.streams .. run, names.states .. run
