@@ -25,7 +25,7 @@ local WAITING, USERS, TAG, TIME, MOVE, KEPT, SERVED, KEPT_RATIO, RATIO, OUT, GIV
 local WEIGHT, IS_FREE, BOUND, COST, LATER_RATIO, EACH = 12, 13, 14, 15, 16, 16
 local FADE_MS, RATE_MS = 20000, 15000
 
--- The pools that were saved last, by key. While Redis has what was saved, nothing is to be unpacked.
+-- The pools that were saved or kept last, by key. While Redis has what was saved, nothing is to be unpacked.
 local saved = {}
 
 local function unpacked(packed)
@@ -46,13 +46,20 @@ local function unpacked(packed)
   end
   local pool = {struct.unpack('<' .. string.rep('d', HEAD + EACH * #names), packed, line + 1)}
   pool.names, pool.of, pool.version, pool.last = names, of, version, HEAD + EACH * (#names - 1)
+  pool.packed = packed
   return pool
 end
 
 -- To look at, or to go on with after it was written.
-local function pool_look(key) return unpacked(redis.call('GET', key)) end
+local function pool_look(key)
+  local packed, pool = redis.call('GET', key), saved[key]
+  if not pool or pool.packed ~= packed then return unpacked(packed) end
+  local copy = {unpack(pool, 1, pool.last + EACH)}
+  copy.names, copy.of, copy.version, copy.last = pool.names, pool.of, pool.version, pool.last
+  return copy
+end
 
--- To change and save.
+-- To change, and then to save or keep.
 local function pool_load(key)
   local packed, pool = redis.call('GET', key), saved[key]
   saved[key] = nil
@@ -75,12 +82,20 @@ local function pool_save(key, pool)
   saved[key] = pool
 end
 
+-- As pool_save, but Redis has it only with the next one that is saved: for scripts that changed nothing, or only what
+-- runs have cost and what is learnt of them. That is lost where another release's functions save the pool first, or
+-- where these are deleted; what waits must not be.
+local function pool_keep(key, pool) saved[key] = pool end
+
 local function tier_of(pool, slug)
   local o = pool.of[slug]
   if not o then
     o = pool.last + EACH
-    pool.last = o
-    pool.names[#pool.names + 1], pool.of[slug], pool.head = slug, o, nil
+    -- Copies of the pool that are only looked at have the same names.
+    local names, of = {unpack(pool.names)}, {[slug] = o}
+    for known, its in pairs(pool.of) do of[known] = its end
+    names[#names + 1] = slug
+    pool.last, pool.names, pool.of, pool.head = o, names, of, nil
     local fresh = {0, 0, 0, 0, 0, 0, 0, 1, 1, 200, 0, 1, 0, 300000, 500, 1}
     for i = 1, EACH do pool[o + i] = fresh[i] end
   end

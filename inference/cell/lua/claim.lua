@@ -128,7 +128,10 @@ local names, boot = names_of(KEYS[1]), ARGV[1]
 local now, room, lease_ms, worker_ms, expected = struct.unpack('<ddddd', ARGV[2])
 if expected == 1 then redis.call('ZADD', names.room, 'XX', 'INCR', 1, boot) end
 local pool = pool_load(KEYS[1])
-if pool[N] == 0 then return false end
+if pool[N] == 0 then
+  pool_keep(KEYS[1], pool)
+  return false
+end
 local queue, silent = names.queue, now - worker_ms
 local is_tight = false
 

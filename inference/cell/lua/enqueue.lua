@@ -185,7 +185,7 @@ if direct ~= '' and direct == home_told and is_next then
   redis.call('ZADD', tier.x, now + HEARD_MS, user)
 end
 if direct ~= '' then redis.call('ZADD', names.room, 'XX', 'INCR', -1, direct) end
-if is_new or pool.version ~= version then pool_save(KEYS[1], pool) end
+if is_new or pool.version ~= version then pool_save(KEYS[1], pool) else pool_keep(KEYS[1], pool) end
 
 if is_fresh then
   local stream, state = names.streams .. run, names.states .. run

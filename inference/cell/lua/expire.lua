@@ -12,13 +12,17 @@ local function gone()
   pool_save(KEYS[1], pool)
   return 1
 end
+local function unknown()
+  pool_keep(KEYS[1], pool)
+  return 0
+end
 if redis.call('HDEL', queue .. ':b', member) == 1 then
   redis.call('ZREM', queue .. ':begun', member)
   return gone()
 end
 local names = tier_names(queue, slug)
 local entry = redis.call('HGET', names.f, user)
-if not entry then return 0 end
+if not entry then return unknown() end
 local o, line = pool.of[slug], queue .. ':l:' .. slug .. ':' .. user
 local behind, facts, owed = split(entry)
 local name, _, _, _, home = string.match(facts, FACTS)
@@ -31,7 +35,7 @@ if name ~= member then
       return gone()
     end
   end
-  return 0
+  return unknown()
 end
 local tag = tag_of(queue, slug, user, home)
 leave(pool, o, queue, slug, user, home)

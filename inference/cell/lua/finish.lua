@@ -42,5 +42,5 @@ if o then
       tag, string.format('%.3f', (known[3] or 0) + (more or 0)))
   end
 end
-pool_save(KEYS[1], pool)
+pool_keep(KEYS[1], pool)
 return 1
