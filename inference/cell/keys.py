@@ -103,8 +103,8 @@ class Keys:
         return self._name("stream", run_id)
 
     def stream_state(self, run_id: UUID) -> str:
-        """String: epoch|mode (wait, open, sealed, closed)|last, id of the last entry|first, when (ms) the answer was first
-        shown, or nothing."""
+        """String: epoch|mode (wait, open, sealed, closed)|last, id of the last entry|first, when (ms) the answer was
+        first shown, or nothing."""
         return self._name("stream-state", run_id)
 
     def open_streams(self) -> str:

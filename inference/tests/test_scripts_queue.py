@@ -429,3 +429,12 @@ def test_nobody_alive_is_no_error(yard: Yard) -> None:
     assert yard.alive() == []
     assert yard.leave() == 0
     assert workers.WORKER_TTL_MS > workers.HEARTBEAT_MS
+
+
+def test_a_run_that_does_not_fit_keeps_its_place(yard: Yard) -> None:
+    run = uuid7()
+    yard.put(run, prompt_tokens=500)
+    tag = yard.tag(yard.user)
+    assert isinstance(yard.ask(room_tokens=300), Later)
+    assert (yard.waiting, yard.tag(yard.user)) == ([f"{run}:1"], tag)
+    assert yard.take().run_id == run
