@@ -112,7 +112,6 @@ class Queue:
             pool=POOL,
             run=waiting.run,
             boot_id=f"w{number % WORKERS}",
-            user_id=waiting.user_id,
             chat_id=waiting.chat_id,
             served=_SERVED,
         )

@@ -46,6 +46,8 @@ class EmbeddedValkey:
             "save": '""',
             "appendonly": "no",
             "maxmemory-policy": "noeviction",
+            # A stream begins with a block of this size, whatever is in it: most of what a waiting run takes.
+            "stream-node-max-bytes": "1024",
             "loglevel": "warning",
         }
         processes.write_private(self._configuration, "".join(f"{name} {value}\n" for name, value in settings.items()))

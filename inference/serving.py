@@ -150,7 +150,6 @@ class Server:
                 pool=self._pool,
                 run=ticketed,
                 boot_id=boot_id,
-                user_id=claim.run.owner_id,
                 chat_id=claim.run.thread_id,
                 served=_served(claim.run, claim.outcome, began=claim.began, worker_tokens=self._host.computed_tokens),
             )

@@ -58,7 +58,9 @@ class Valkey:
             "--dir",
             str(self.folder),
         ]
+        # As the embedded one.
         command += ["--appendonly", "no", "--save", "", "--maxmemory-policy", "noeviction"]
+        command += ["--stream-node-max-bytes", "1024"]
         process = self.process = processes.spawn(command, output=subprocess.DEVNULL)
         # The client's own retries pause for seconds; the server is there in some hundredths.
         with redis.Redis(port=self.port, retry=Retry(NoBackoff(), 0)) as client:

@@ -60,6 +60,7 @@ async def test_the_embedded_valkey_serves_only_who_knows_its_password(folder: St
         with redis.Redis.from_url(valkey.url) as client:
             assert client.config_get("appendonly") == {"appendonly": "no"}
             assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+            assert client.config_get("stream-node-max-bytes") == {"stream-node-max-bytes": "1024"}
             port = client.connection_pool.connection_kwargs["port"]
         with redis.Redis(port=port) as stranger, pytest.raises(redis.AuthenticationError):
             stranger.ping()

@@ -2,14 +2,14 @@
 
 Every name carries the cell's hash tag, so that one script may touch several, and the incarnation of Redis and the
 layout of what is stored, so that a restarted or rolled-back server, or one that another release wrote to, reads as an
-empty one.
+empty one. Scripts that get one name of a pool's make the others themselves, in lua/_names.lua.
 """
 
 from dataclasses import dataclass
 from uuid import UUID
 
 # To be raised whenever what is stored under some name changes its form.
-LAYOUT = 2
+LAYOUT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,8 @@ class Keys:
         return self._name("stream", run_id)
 
     def stream_state(self, run_id: UUID) -> str:
-        """Hash: epoch, mode (wait, open, sealed, closed), last (id of the last content entry), first (ms)."""
+        """String: epoch|mode (wait, open, sealed, closed)|last, id of the last entry|first, when (ms) the answer was
+        first shown, or nothing."""
         return self._name("stream-state", run_id)
 
     def open_streams(self) -> str:

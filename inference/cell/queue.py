@@ -4,6 +4,7 @@ How it is served, and why: docs/scheduler.md. The work is done by the scripts be
 """
 
 import json
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -80,50 +81,36 @@ class Placed:
 
 def enqueue(keys: Keys, *, pool: str, policy: Policy | None, waiting: Waiting, now_ms: int) -> ScriptCall:
     """Put an accepted run into the queue. Doing it again changes nothing. `policy` None: the one that was told last."""
-    run_id = waiting.run.run_id
+    turn = (
+        waiting.run.run_id,
+        waiting.run.epoch,
+        waiting.base_epoch,
+        waiting.admission_id,
+        waiting.since_ms,
+        waiting.user_id,
+        waiting.tier or NO_TIER,
+        waiting.chat_id,
+        waiting.prompt_tokens,
+        waiting.max_output_tokens,
+        now_ms,
+        WORKER_TTL_MS,
+        STREAM_TTL_MS,
+    )
     return ScriptCall(
         "enqueue",
+        [keys.pool(pool)],
         [
-            keys.reservations(waiting.user_id),
-            keys.account(waiting.user_id),
-            keys.pool(pool),
-            keys.queue(pool),
-            keys.leases(pool),
-            keys.lease_owners(pool),
-            keys.places(pool),
-            keys.workers(pool),
-            keys.room(pool),
-            keys.worker_facts(pool),
-            keys.home(waiting.chat_id),
-            keys.stream(run_id),
-            keys.stream_state(run_id),
-            keys.open_streams(),
-        ],
-        [
-            keys.events_channel(run_id),
-            str(run_id),
-            waiting.run.epoch,
-            waiting.base_epoch,
-            str(waiting.admission_id),
-            now_ms,
-            pool,
-            STREAM_TTL_MS,
-            waiting.since_ms,
-            str(waiting.user_id),
-            waiting.tier or NO_TIER,
-            str(waiting.chat_id),
-            waiting.prompt_tokens,
-            waiting.max_output_tokens,
+            "".join(f"{value}\0" for value in turn),
             "" if policy is None else policy.version,
             "" if policy is None else policy.text,
-            WORKER_TTL_MS,
         ],
     )
 
 
 def read_enqueue(reply: Reply) -> Placed:
     """ENQUEUE's reply."""
-    return Placed(position=int(reply[0]), wait_s=float(reply[1]), boot_id=str(reply[2]))
+    position, wait, boot_id = str(reply).split("|")
+    return Placed(position=int(position), wait_s=float(wait), boot_id=boot_id)
 
 
 def claim(keys: Keys, *, pool: str, boot_id: str, room_tokens: int, now_ms: int, expected: bool = False) -> ScriptCall:
@@ -131,20 +118,8 @@ def claim(keys: Keys, *, pool: str, boot_id: str, room_tokens: int, now_ms: int,
 
     `expected`: ENQUEUE named this worker, and has counted one of its free slots as taken since.
     """
-    return ScriptCall(
-        "claim",
-        [
-            keys.pool(pool),
-            keys.queue(pool),
-            keys.leases(pool),
-            keys.lease_owners(pool),
-            keys.workers(pool),
-            keys.room(pool),
-            keys.accounts(),
-            keys.worker_facts(pool),
-        ],
-        [boot_id, now_ms, LEASE_MS, room_tokens, WORKER_TTL_MS, pool, "1" if expected else ""],
-    )
+    numbers = struct.pack("<5d", now_ms, room_tokens, LEASE_MS, WORKER_TTL_MS, expected)
+    return ScriptCall("claim", [keys.pool(pool)], [boot_id, numbers])
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,35 +152,19 @@ class Served:
     is_whole: bool = True
 
 
-def finish(
-    keys: Keys, *, pool: str, run: Ticketed, boot_id: str, user_id: UUID, chat_id: UUID, served: Served
-) -> ScriptCall:
+def finish(keys: Keys, *, pool: str, run: Ticketed, boot_id: str, chat_id: UUID, served: Served) -> ScriptCall:
     """Give a finished run's lease back: it is charged for what it used. Replies 1 when it was this worker's, else 0."""
-    return ScriptCall(
-        "finish",
-        [
-            keys.pool(pool),
-            keys.queue(pool),
-            keys.leases(pool),
-            keys.lease_owners(pool),
-            keys.room(pool),
-            keys.home(chat_id),
-            keys.account(user_id),
-        ],
-        [
-            str(run),
-            boot_id,
-            served.held_ms,
-            served.computed_tokens,
-            served.cached_tokens,
-            served.output_tokens,
-            served.first_token_ms,
-            HOME_MS,
-            pool,
-            served.worker_tokens,
-            "1" if served.is_whole else "",
-        ],
+    numbers = (
+        served.held_ms,
+        served.computed_tokens,
+        served.cached_tokens,
+        served.output_tokens,
+        served.first_token_ms,
+        served.worker_tokens,
+        HOME_MS,
+        served.is_whole,
     )
+    return ScriptCall("finish", [keys.pool(pool)], [str(run), boot_id, str(chat_id), struct.pack("<8d", *numbers)])
 
 
 def abort(keys: Keys, *, pool: str, run: Ticketed, boot_id: str | None, shown_tokens: int | None) -> ScriptCall:

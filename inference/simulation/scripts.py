@@ -154,7 +154,6 @@ class Scripts:
                     pool=POOL,
                     run=run,
                     boot_id=f"w{turn.worker}",
-                    user_id=turn.user_id,
                     chat_id=turn.chat.chat_id,
                     served=served,
                 ).command,

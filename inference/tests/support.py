@@ -27,6 +27,13 @@ def look(cell: Cell, question: Callable[[Any], Any]) -> Any:
     return cell.run(question)
 
 
+def stream_state(cell: Cell, name: str) -> dict[str, str]:
+    """What is kept of a stream under this name, without what there is nothing of yet."""
+    kept: str = look(cell, lambda client: client.get(name)) or ""
+    fields = zip(("epoch", "mode", "last", "first"), kept.split("|"), strict=False)
+    return {field: value for field, value in fields if value}
+
+
 def connections(valkey: Valkey) -> int:
     """How many clients the server has, besides the one that asks."""
     return len(ask(valkey, lambda client: client.client_list())) - 1

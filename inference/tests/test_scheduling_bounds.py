@@ -191,7 +191,6 @@ def expected_after_ten_tokens(yard: Yard, *, is_whole: bool) -> float:
         pool="p",
         run=run,
         boot_id="w",
-        user_id=one.user_id,
         chat_id=one.chat_id,
         served=served,
     )

@@ -103,7 +103,7 @@ def test_a_run_whose_stream_is_not_waiting_is_told_nothing(yard: Yard) -> None:
     yard.beat(slots=1, room=0)
     names = [yard.line_up(uuid4(), 1)[0] for _ in range(3)]
     state = yard.keys.stream_state(names[2].run_id)
-    look(yard.cell, lambda client: client.hset(state, "mode", "sealed"))
+    look(yard.cell, lambda client: client.set(state, "1|sealed|0-0|"))
     yard.take()
     yard.now += 1000
     assert yard.tell() == [2, 1]

@@ -70,7 +70,7 @@ def test_what_was_told_of_a_place_is_told_again(yard: Yard) -> None:
 def test_enqueueing_again_does_not_touch_an_open_stream(yard: Yard) -> None:
     run = uuid7()
     yard.put(run)
-    look(yard.cell, lambda client: client.hset(yard.keys.stream_state(run), "mode", "open"))
+    look(yard.cell, lambda client: client.set(yard.keys.stream_state(run), "1|open|1-1|"))
     yard.put(run)
     assert yard.stream_state(run)["mode"] == "open"
     assert len(yard.stream(run)) == 1
@@ -429,3 +429,12 @@ def test_nobody_alive_is_no_error(yard: Yard) -> None:
     assert yard.alive() == []
     assert yard.leave() == 0
     assert workers.WORKER_TTL_MS > workers.HEARTBEAT_MS
+
+
+def test_a_run_that_does_not_fit_keeps_its_place(yard: Yard) -> None:
+    run = uuid7()
+    yard.put(run, prompt_tokens=500)
+    tag = yard.tag(yard.user)
+    assert isinstance(yard.ask(room_tokens=300), Later)
+    assert (yard.waiting, yard.tag(yard.user)) == ([f"{run}:1"], tag)
+    assert yard.take().run_id == run

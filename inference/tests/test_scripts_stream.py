@@ -11,7 +11,7 @@ import redis
 from inference.cell import queue, stream
 from inference.cell.link import Cell
 from inference.cell.stream import SETTLED_TTL_MS, STREAM_TTL_MS, TERMINAL_SEQ, Cursor, Entry
-from inference.tests.support import everything, look
+from inference.tests.support import everything, look, stream_state
 from inference.tests.yard import waiting
 
 END = TERMINAL_SEQ
@@ -105,8 +105,7 @@ class River:
 
     @property
     def state(self) -> dict[str, str]:
-        row: dict[str, str] = look(self.cell, lambda client: client.hgetall(self.keys.stream_state(self.run)))
-        return row
+        return stream_state(self.cell, self.keys.stream_state(self.run))
 
     @property
     def ttl_ms(self) -> list[int]:

@@ -14,7 +14,7 @@ from inference.cell.policy import Policy, TierPolicy
 from inference.cell.queue import Later, Placed, Served, Ticketed, Waiting
 from inference.cell.workers import Report
 from inference.testing import queued
-from inference.tests.support import empty_account, look
+from inference.tests.support import empty_account, look, stream_state
 
 NOW = 1_750_000_000_000
 
@@ -140,7 +140,6 @@ class Yard:
             pool="p",
             run=run,
             boot_id=boot_id,
-            user_id=one.user_id,
             chat_id=one.chat_id,
             served=Served(
                 computed_tokens=computed,
@@ -292,5 +291,4 @@ class Yard:
         return [json.loads(fields["d"]) for _, fields in self.stream(run_id) if fields["t"] == "queued"]
 
     def stream_state(self, run_id: UUID) -> dict[str, str]:
-        row: dict[str, str] = look(self.cell, lambda client: client.hgetall(self.keys.stream_state(run_id)))
-        return row
+        return stream_state(self.cell, self.keys.stream_state(run_id))

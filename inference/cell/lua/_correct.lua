@@ -6,10 +6,11 @@ local function correct(pool, queue, slug, user, charged, cost)
   if not o or more == 0 then return nil end
   pool[o + TAG] = pool[o + TAG] + more / pool[o + WEIGHT]
   pool[o + GIVEN] = math.max(0, pool[o + GIVEN] + more)
-  local entry = pool[o + USERS] > 0 and redis.call('HGET', queue .. ':f:' .. slug, user)
+  local facts_key = tier_names(queue, slug).f
+  local entry = pool[o + USERS] > 0 and redis.call('HGET', facts_key, user)
   if not entry then return more end
   -- Whoever waits keeps the place that was told: what comes after the next run pays.
   local behind, facts, owed = split(entry)
-  redis.call('HSET', queue .. ':f:' .. slug, user, join(behind, facts, owed + more))
+  redis.call('HSET', facts_key, user, join(behind, facts, owed + more))
   return nil
 end

@@ -14,8 +14,7 @@ end
 -- pressed no more. Tiers count that wait or were served lately.
 local function favour(pool, now)
   local paid, free = 0, 0
-  for _, slug in ipairs(pool.names) do
-    local o = pool.of[slug]
+  for o = HEAD, pool.last, EACH do
     if pool[o + WAITING] > 0 or pool[o + SERVED] > 0.01 then
       if pool[o + IS_FREE] == 1 then free = free + pool[o + WEIGHT] else paid = paid + pool[o + WEIGHT] end
     end
@@ -28,38 +27,47 @@ end
 local function weight_of(pool, o, by) return pool[o + IS_FREE] == 1 and pool[o + WEIGHT] * by or pool[o + WEIGHT] end
 
 local function rank_of(pool, o, queue, slug, tag)
-  local before = redis.call('ZCOUNT', queue .. ':u:' .. slug, '-inf', '(' .. tag)
-  if pool[o + KEPT] > 0 then before = before + redis.call('ZCOUNT', queue .. ':k:' .. slug, '-inf', '(' .. tag) end
+  local names, below = tier_names(queue, slug), '(' .. tag
+  local before = redis.call('ZCOUNT', names.u, '-inf', below)
+  if pool[o + KEPT] > 0 then before = before + redis.call('ZCOUNT', names.k, '-inf', below) end
   return before
 end
 
--- How long (ms) a run waits before which so many of its own tier's go, itself included. Meanwhile another tier is served
--- as it was lately, or what it has waiting; but it has no more than its weight gives it.
-local function wait_for(pool, o, runs, now)
-  given(pool, now)
-  local whole, is_free = pace(pool), pool[o + IS_FREE] == 1
-  local by, fixed, speed, others, frees = is_free and 1 or favour(pool, now), runs, whole, {}, pool[o + WEIGHT]
-  for _, slug in ipairs(pool.names) do
-    local other = pool.of[slug]
-    if other ~= o and (pool[other + WAITING] > 0 or pool[other + SERVED] > 0.01) then
-      local paid, most = pool[other + IS_FREE] == 0, math.huge
-      if not (is_free and paid and now < pool[SQUEEZE]) then
-        most = runs * weight_of(pool, other, by) / pool[o + WEIGHT] * pool[o + COST] / pool[other + COST]
+-- How long (ms) a run waits before which so many of its own tier's go, itself included, at the pool's `whole` pace.
+-- Meanwhile another tier is served as it was lately, or what it has waiting; but it has no more than its weight gives it,
+-- that of free ones times `by`. What is looked at is not older than `now`. The arrays stay: making them anew for each
+-- run takes as long as the rest.
+local rates, waitings, mosts = {}, {}, {}
+local function wait_for(pool, o, runs, now, whole, by)
+  local is_free, own_weight, own_cost = pool[o + IS_FREE] == 1, pool[o + WEIGHT], pool[o + COST]
+  local is_last, bound = is_free and now < pool[SQUEEZE], runs / LEAST
+  local fixed, speed, count, frees = runs, whole, 0, own_weight
+  for other = HEAD, pool.last, EACH do
+    local waiting, served = pool[other + WAITING], pool[other + SERVED]
+    if other ~= o and (waiting > 0 or served > 0.01) then
+      local paid, weight, most = pool[other + IS_FREE] == 0, pool[other + WEIGHT], bound
+      if not paid then frees = frees + weight end
+      if not (is_last and paid) then
+        local part = runs * (paid and weight or weight * by) / own_weight * own_cost / pool[other + COST]
+        if part < most then most = part end
       end
-      if not paid then frees = frees + pool[other + WEIGHT] end
-      others[#others + 1] = {rate = pool[other + SERVED] / FADE_MS, waiting = paid and pool[other + WAITING] or 0,
-        most = math.min(most, runs / LEAST)}
-      fixed = fixed + others[#others].most
+      count = count + 1
+      rates[count], waitings[count], mosts[count] = served / FADE_MS, paid and waiting or 0, most
+      fixed = fixed + most
     end
   end
   -- From above: all that their weights would give them; then who takes less than that takes what it wants.
-  for _ = 1, #others do
+  for _ = 1, count do
     local wait, found = fixed / speed, false
-    for _, one in ipairs(others) do
-      if one.most and math.max(one.rate * wait, one.waiting) < one.most then
-        fixed, found = fixed - one.most, true
-        if one.rate * wait < one.waiting then fixed = fixed + one.waiting else speed = speed - one.rate end
-        one.most = nil
+    for i = 1, count do
+      local most, waiting = mosts[i], waitings[i]
+      if most then
+        local wanted = rates[i] * wait
+        if wanted < most and waiting < most then
+          fixed, found = fixed - most, true
+          if wanted < waiting then fixed = fixed + waiting else speed = speed - rates[i] end
+          mosts[i] = false
+        end
       end
     end
     if not found then break end
@@ -67,7 +75,7 @@ local function wait_for(pool, o, runs, now)
   local wait = fixed / speed
   if not is_free then return wait end
   -- What is left for those who give way is the small difference of large numbers: near their floor it is that.
-  local most = runs / (whole * math.max(LEAST, pool[FLOOR] * pool[o + WEIGHT] / frees))
+  local most = runs / (whole * math.max(LEAST, pool[FLOOR] * own_weight / frees))
   return wait > 0.75 * most and most or wait
 end
 
@@ -76,18 +84,20 @@ end
 -- clock is at the run's own tag others go before it who have yet to come: the clock moves on by a run's cost when as many
 -- have been served as users wait; but no more are served than wait or come. Returns as well whether it is such a run.
 local function place(pool, o, rank, index, tag, now)
+  given(pool, now)
+  local whole, by = pace(pool), pool[o + IS_FREE] == 1 and 1 or favour(pool, now)
   local due = index + math.max(0, tag - pool[o + TIME]) / pool[o + COST]
   local ahead = rank + due * math.max(1, pool[o + USERS])
-  local wait = wait_for(pool, o, ahead + 1, now)
+  local wait = wait_for(pool, o, ahead + 1, now, whole, by)
   local there = math.max(rank, pool[o + WAITING] - 1)
   if ahead > there then
     local left = 1 - pool[o + SERVED] / FADE_MS * wait / (ahead + 1)
     if left > 0 and there / left < ahead then
       ahead = there / left
-      wait = wait_for(pool, o, ahead + 1, now)
+      wait = wait_for(pool, o, ahead + 1, now, whole, by)
     end
   end
-  return math.floor(math.max(0, wait * pace(pool) - 1) + 0.000001), wait, due >= 0.5
+  return math.floor(math.max(0, wait * whole - 1) + 0.000001), wait, due >= 0.5
 end
 
 -- Which of the tier's ratios corrects a run's estimate.

@@ -25,13 +25,13 @@ local WAITING, USERS, TAG, TIME, MOVE, KEPT, SERVED, KEPT_RATIO, RATIO, OUT, GIV
 local WEIGHT, IS_FREE, BOUND, COST, LATER_RATIO, EACH = 12, 13, 14, 15, 16, 16
 local FADE_MS, RATE_MS = 20000, 15000
 
--- The pools that were saved last, by key. While Redis has what was saved, nothing is to be unpacked.
+-- The pools that were saved or kept last, by key. While Redis has what was saved, nothing is to be unpacked.
 local saved = {}
 
 local function unpacked(packed)
   if not packed then
     local pool = {0, 0, 0, 0, 2000, 0.2, 0, 0, 0, 0, 0, 0, 1000, 0, 0, 0, 1, 1}
-    pool.names, pool.of, pool.version = {}, {}, '-'
+    pool.names, pool.of, pool.version, pool.last = {}, {}, '-', HEAD - EACH
     return pool
   end
   local line = string.find(packed, '\n', 1, true)
@@ -45,14 +45,21 @@ local function unpacked(packed)
     end
   end
   local pool = {struct.unpack('<' .. string.rep('d', HEAD + EACH * #names), packed, line + 1)}
-  pool.names, pool.of, pool.version = names, of, version
+  pool.names, pool.of, pool.version, pool.last = names, of, version, HEAD + EACH * (#names - 1)
+  pool.packed = packed
   return pool
 end
 
 -- To look at, or to go on with after it was written.
-local function pool_look(key) return unpacked(redis.call('GET', key)) end
+local function pool_look(key)
+  local packed, pool = redis.call('GET', key), saved[key]
+  if not pool or pool.packed ~= packed then return unpacked(packed) end
+  local copy = {unpack(pool, 1, pool.last + EACH)}
+  copy.names, copy.of, copy.version, copy.last = pool.names, pool.of, pool.version, pool.last
+  return copy
+end
 
--- To change and save.
+-- To change, and then to save or keep.
 local function pool_load(key)
   local packed, pool = redis.call('GET', key), saved[key]
   saved[key] = nil
@@ -63,9 +70,9 @@ end
 local function pool_write(key, pool)
   if not pool.head then
     pool.head = pool.version .. ' ' .. table.concat(pool.names, ' ') .. '\n'
-    pool.format = '<c' .. #pool.head .. string.rep('d', HEAD + EACH * #pool.names)
+    pool.format = '<c' .. #pool.head .. string.rep('d', pool.last + EACH)
   end
-  pool.packed = struct.pack(pool.format, pool.head, unpack(pool, 1, HEAD + EACH * #pool.names))
+  pool.packed = struct.pack(pool.format, pool.head, unpack(pool, 1, pool.last + EACH))
   redis.call('SET', key, pool.packed)
 end
 
@@ -75,11 +82,20 @@ local function pool_save(key, pool)
   saved[key] = pool
 end
 
+-- As pool_save, but Redis has it only with the next one that is saved: for scripts that changed nothing, or only what
+-- runs have cost and what is learnt of them. That is lost where another release's functions save the pool first, or
+-- where these are deleted; what waits must not be.
+local function pool_keep(key, pool) saved[key] = pool end
+
 local function tier_of(pool, slug)
   local o = pool.of[slug]
   if not o then
-    o = HEAD + EACH * #pool.names
-    pool.names[#pool.names + 1], pool.of[slug], pool.head = slug, o, nil
+    o = pool.last + EACH
+    -- Copies of the pool that are only looked at have the same names.
+    local names, of = {unpack(pool.names)}, {[slug] = o}
+    for known, its in pairs(pool.of) do of[known] = its end
+    names[#names + 1] = slug
+    pool.last, pool.names, pool.of, pool.head = o, names, of, nil
     local fresh = {0, 0, 0, 0, 0, 0, 0, 1, 1, 200, 0, 1, 0, 300000, 500, 1}
     for i = 1, EACH do pool[o + i] = fresh[i] end
   end
@@ -106,15 +122,13 @@ local function cost_of(pool, prompt, output) return pool[WP] * prompt + pool[WQ]
 local function given(pool, now)
   if now > pool[FADED] then
     local left = math.exp((pool[FADED] - now) / FADE_MS)
-    for _, slug in ipairs(pool.names) do
-      local o = pool.of[slug]
+    for o = HEAD, pool.last, EACH do
       pool[o + GIVEN], pool[o + SERVED] = pool[o + GIVEN] * left, pool[o + SERVED] * left
     end
     pool[FADED] = now
   end
   local all, free = 0, 0
-  for _, slug in ipairs(pool.names) do
-    local o = pool.of[slug]
+  for o = HEAD, pool.last, EACH do
     all = all + pool[o + GIVEN]
     if pool[o + IS_FREE] == 1 then free = free + pool[o + GIVEN] end
   end
@@ -132,6 +146,23 @@ end
 -- Facts: run:epoch|chat|prompt|output expected|home|tokens cached there|since|wait foretold (ms)|position told|wait told
 --   (s)|when (ms)
 local FACTS = '^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)$'
+
+-- The names of a tier, made once: {u = …, k = …, x = …, f = …}.
+local names_made = {}
+local function tier_names(queue, slug)
+  local tiers = names_made[queue]
+  if not tiers then
+    tiers = {}
+    names_made[queue] = tiers
+  end
+  local names = tiers[slug]
+  if not names then
+    names = {u = queue .. ':u:' .. slug, k = queue .. ':k:' .. slug, x = queue .. ':x:' .. slug, f = queue .. ':f:' .. slug}
+    tiers[slug] = names
+  end
+  return names
+end
+
 -- An entry of :f:, its facts one by one.
 local ENTRY = '^(%d+):?([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)$'
 -- A lease's owner: boot id|tier|user|chat|prompt tokens charged|output tokens charged
@@ -149,26 +180,29 @@ end
 
 -- Put a user, whose next run has this home ('' = none), among those who wait.
 local function stand(pool, o, queue, slug, user, tag, home)
+  local names = tier_names(queue, slug)
   if home == '' then
-    redis.call('ZADD', queue .. ':u:' .. slug, tag, user)
+    redis.call('ZADD', names.u, tag, user)
   else
     pool[o + KEPT] = pool[o + KEPT] + 1
-    redis.call('ZADD', queue .. ':k:' .. slug, tag, user)
+    redis.call('ZADD', names.k, tag, user)
     redis.call('ZADD', queue .. ':h:' .. slug .. ':' .. home, tag, user)
   end
 end
 
 local function leave(pool, o, queue, slug, user, home)
+  local names = tier_names(queue, slug)
   if home == '' then
-    redis.call('ZREM', queue .. ':u:' .. slug, user)
+    redis.call('ZREM', names.u, user)
   else
     pool[o + KEPT] = pool[o + KEPT] - 1
-    redis.call('ZREM', queue .. ':k:' .. slug, user)
+    redis.call('ZREM', names.k, user)
     redis.call('ZREM', queue .. ':h:' .. slug .. ':' .. home, user)
-    redis.call('ZREM', queue .. ':x:' .. slug, user)
+    redis.call('ZREM', names.x, user)
   end
 end
 
 local function tag_of(queue, slug, user, home)
-  return tonumber(redis.call('ZSCORE', queue .. (home == '' and ':u:' or ':k:') .. slug, user))
+  local names = tier_names(queue, slug)
+  return tonumber(redis.call('ZSCORE', home == '' and names.u or names.k, user))
 end

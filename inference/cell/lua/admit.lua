@@ -85,7 +85,7 @@ local pending = redis.call('ZCARD', KEYS[8])
 local roomiest = redis.call('ZREVRANGE', KEYS[9], 0, 0, 'WITHSCORES')
 if pool[N] + pending > 0 or not roomiest[2] or tonumber(roomiest[2]) < 1 then
   -- Where it would stand: behind all users who wait, or behind its own user's runs.
-  local own = redis.call('HGET', KEYS[7] .. ':f:' .. slug, ARGV[1])
+  local own = redis.call('HGET', tier_names(KEYS[7], slug).f, ARGV[1])
   local rank, index, tag = pool[o + USERS], 0, tonumber(redis.call('HGET', KEYS[1], 'tag:' .. ARGV[20] .. ':' .. slug) or 0)
   if own then
     local behind, first, owed = split(own)

@@ -1,49 +1,59 @@
 -- Confirm an accepted turn's reservation, put its run into the queue and, at the first epoch of its admission, open a
 -- fresh stream that says where it stands. Doing it again changes nothing.
--- KEYS  1 reservations  2 account  3 pool  4 queue (beginning of names)  5 leases  6 lease owners  7 places  8 workers
---       9 room  10 worker facts  11 chat's home  12 stream  13 stream state  14 open streams
--- ARGV  1 channel  2 run  3 epoch  4 base epoch  5 admission id  6 now (ms)  7 pool  8 stream's time to live (ms)
---       9 waits since (ms)  10 user  11 tier, '-' = none  12 chat  13 prompt tokens  14 most output tokens
---       15 policy's version, or '': the one that is known  16 policy (JSON)  17 worker's time to live (ms)
--- Returns {position, wait in seconds (text), boot id of a worker with room, or ''}; position 0 = next to be served.
+-- KEYS  1 pool
+-- ARGV  1 each ended by a zero byte: run, epoch, base epoch, admission id, waits since (ms), user, tier ('-' = none), chat,
+--         prompt tokens, most output tokens, now (ms), worker's time to live (ms), stream's time to live (ms)
+--       2 policy's version, or '': the one that is known  3 policy (JSON)
+-- Returns 'position|wait in seconds|boot id of a worker with room, or nothing'; position 0 = next to be served.
+-- include: _names
 -- include: _pool
 -- include: _place
 -- include: _correct
 
 local HEARD_MS = 250
 
-local function alive(KEYS, ARGV, boot)
-  local beat = redis.call('ZSCORE', KEYS[8], boot)
-  return beat and tonumber(beat) > ARGV[6] - ARGV[17]
+-- Alive is who told so after `silent` (ms).
+local function alive(names, silent, boot)
+  local beat = redis.call('ZSCORE', names.workers, boot)
+  return beat and tonumber(beat) > silent
 end
 
 -- A worker that has room, and for how many runs: this one if it has, else the one with the most.
-local function with_room(KEYS, ARGV, boot)
-  local own = boot ~= '' and tonumber(redis.call('ZSCORE', KEYS[9], boot) or '0') or 0
+local function with_room(names, silent, boot)
+  local own = boot ~= '' and tonumber(redis.call('ZSCORE', names.room, boot) or '0') or 0
   if own >= 1 then return boot, own end
   for _ = 1, 4 do
-    local top = redis.call('ZREVRANGE', KEYS[9], 0, 0, 'WITHSCORES')
+    local top = redis.call('ZREVRANGE', names.room, 0, 0, 'WITHSCORES')
     if #top == 0 or tonumber(top[2]) < 1 then return '', 0 end
-    if alive(KEYS, ARGV, top[1]) then return top[1], tonumber(top[2]) end
-    redis.call('ZREM', KEYS[9], top[1])
+    if alive(names, silent, top[1]) then return top[1], tonumber(top[2]) end
+    redis.call('ZREM', names.room, top[1])
   end
   return '', 0
 end
 
 -- The worker that has the chat in its memory, and how much of the prompt.
-local function find_home(KEYS, ARGV, pool)
-  local was = pool[DELAY] > 0 and redis.call('GET', KEYS[11])
+local function find_home(names, pool, silent, chat, prompt)
+  local was = pool[DELAY] > 0 and redis.call('GET', names.homes .. chat)
   if not was then return '', 0 end
   local boot, tokens, filled = string.match(was, '^([^|]*)|([^|]*)|([^|]*)$')
-  local memory, computed = string.match(redis.call('HGET', KEYS[10], boot) or '', '^[^|]*|([^|]*)|([^|]*)$')
+  local memory, computed = string.match(redis.call('HGET', names.facts, boot) or '', '^[^|]*|([^|]*)|([^|]*)$')
   -- What it has computed since may have pushed the chat out of its memory.
-  if not memory or computed - filled + tokens > tonumber(memory) or not alive(KEYS, ARGV, boot) then return '', 0 end
-  return boot, math.min(tonumber(tokens), ARGV[13] - 1)
+  if not memory or computed - filled + tokens > tonumber(memory) or not alive(names, silent, boot) then return '', 0 end
+  return boot, math.min(tonumber(tokens), prompt - 1)
+end
+
+-- How many runs wait for any worker besides the one that has come.
+local function others_of(pool)
+  local others = pool[N] - 1
+  for o = HEAD, pool.last, EACH do others = others - pool[o + KEPT] end
+  return others
 end
 
 -- Where it stands already, if it does.
-local function known(queue, line, entry, member)
-  if redis.call('HEXISTS', queue .. ':b', member) == 1 then return 'begun' end
+local function known(pool, names, line, entry, member)
+  local waiting = 0
+  for o = HEAD, pool.last, EACH do waiting = waiting + pool[o + WAITING] end
+  if waiting < pool[N] and redis.call('HEXISTS', names.queue .. ':b', member) == 1 then return 'begun' end
   if not entry then return nil end
   local _, facts = split(entry)
   if string.sub(facts, 1, #member + 1) == member .. '|' then return facts end
@@ -53,67 +63,74 @@ local function known(queue, line, entry, member)
   return nil
 end
 
--- Whether some worker has claimed it and is about to say so in the database. One that died before it did, did nothing.
-local function claimed(KEYS, ARGV, pool, member)
-  local lease = redis.call('ZSCORE', KEYS[5], member)
+-- Whether some worker has claimed it and is about to say so in the database: true or false; or nil of one that died
+-- before it did. That one did nothing, and what it was charged is given back.
+local function claimed(names, pool, now, member, user)
+  local lease = redis.call('ZSCORE', names.leases, member)
   if not lease then return false end
-  if tonumber(lease) >= tonumber(ARGV[6]) then return true end
-  local owner = redis.call('HGET', KEYS[6], member)
-  redis.call('ZREM', KEYS[5], member)
-  redis.call('HDEL', KEYS[6], member)
+  if tonumber(lease) >= now then return true end
+  local owner = redis.call('HGET', names.owners, member)
+  redis.call('ZREM', names.leases, member)
+  redis.call('HDEL', names.owners, member)
   if owner then
     local _, its, whose, _, asked, output = string.match(owner, OWNER)
-    local more = correct(pool, KEYS[4], its, whose, cost_of(pool, tonumber(asked), tonumber(output)), 0)
-    if more and whose == ARGV[10] and redis.call('HEXISTS', KEYS[2], 'gen') == 1 then
-      redis.call('HINCRBYFLOAT', KEYS[2], 'tag:' .. ARGV[7] .. ':' .. its, more)
+    local more = correct(pool, names.queue, its, whose, cost_of(pool, tonumber(asked), tonumber(output)), 0)
+    local account = names.accounts .. user
+    if more and whose == user and redis.call('HEXISTS', account, 'gen') == 1 then
+      redis.call('HINCRBYFLOAT', account, names.tag .. its, more)
     end
   end
-  return false
+  return nil
 end
 
 -- at each call:
-local now, slug, user, queue, member = tonumber(ARGV[6]), ARGV[11], ARGV[10], KEYS[4], ARGV[2] .. ':' .. ARGV[3]
-local is_news = false
-local held = redis.call('HGET', KEYS[1], ARGV[5])
+local names = names_of(KEYS[1])
+local run, epoch, base, admission, since, user, slug, chat, prompt, most, at, worker_ms, stream_ms =
+  struct.unpack('sssssssssssss', ARGV[1])
+local now, silent = tonumber(at), at - worker_ms
+local queue, member, is_fresh = names.queue, run .. ':' .. epoch, epoch == base
+local reservations, is_news = names.reservations .. user, false
+local held = redis.call('HGET', reservations, admission)
 if held then
-  local hold, state, at = string.match(held, '^(.*)|(%d)|(%d+)$')
+  local hold, state, made = string.match(held, '^(.*)|(%d)|(%d+)$')
   if state ~= '1' then
     -- Nobody has enqueued it before.
-    is_news = ARGV[3] == ARGV[4]
-    redis.call('HSET', KEYS[1], ARGV[5], hold .. '|1|' .. at)
+    is_news = is_fresh
+    redis.call('HSET', reservations, admission, hold .. '|1|' .. made)
   end
 end
-redis.call('ZREM', KEYS[7], ARGV[5])
-local pool = pool_load(KEYS[3])
-local before = pool.version
-pool_rule(pool, ARGV[15], ARGV[16])
-local o = tier_of(pool, slug)
-local position, wait, told, direct, line = 0, '0', 0, '', queue .. ':l:' .. slug .. ':' .. user
+redis.call('ZREM', names.places, admission)
+local pool = pool_load(KEYS[1])
+local version = pool.version
+pool_rule(pool, ARGV[2], ARGV[3])
+local o, tier = tier_of(pool, slug), tier_names(queue, slug)
+local position, wait, told, direct, line = '0', '0', 0, '', queue .. ':l:' .. slug .. ':' .. user
 
-local entry = redis.call('HGET', queue .. ':f:' .. slug, user)
-local is_next = true
-local stands, is_new, home_told = not is_news and known(queue, line, entry, member), false, nil
+local entry = redis.call('HGET', tier.f, user)
+local is_next, is_new, home_told, stands, is_leased = true, false, nil, nil, false
+if not is_news then
+  stands = known(pool, names, line, entry, member)
+  if not stands then is_leased = claimed(names, pool, now, member, user) end
+end
 if stands then
   if stands ~= 'begun' then
     position, wait = select(9, string.match(stands, FACTS))
   end
-elseif not is_news and claimed(KEYS, ARGV, pool, member) then
-  position = 0
-elseif ARGV[3] ~= ARGV[4] then
+elseif not is_leased and not is_fresh then
   -- An answer that was begun is somebody's pause: it goes on before new ones begin, and is paid for already.
-  redis.call('ZADD', queue .. ':begun', ARGV[9], member)
-  redis.call('HSET', queue .. ':b', member, table.concat({slug, user, ARGV[12], ARGV[13],
-    math.ceil(math.min(pool[o + OUT], ARGV[14]))}, '|'))
+  redis.call('ZADD', queue .. ':begun', since, member)
+  redis.call('HSET', queue .. ':b', member, table.concat({slug, user, chat, prompt,
+    math.ceil(math.min(pool[o + OUT], most))}, '|'))
   pool[N] = pool[N] + 1
   is_new = true
-  direct = with_room(KEYS, ARGV, '')
-else
+  direct = with_room(names, silent, '')
+elseif not is_leased then
   is_new = true
   -- It may owe less now, by what a claim had cost that came to nothing.
-  if not is_news then entry = redis.call('HGET', queue .. ':f:' .. slug, user) end
-  local own = redis.call('HMGET', KEYS[2], 'out:' .. ARGV[7], 'tag:' .. ARGV[7] .. ':' .. slug)
-  local expected = math.min(tonumber(own[1] or pool[o + OUT]), tonumber(ARGV[14]))
-  local home, cached = find_home(KEYS, ARGV, pool)
+  if is_leased == nil then entry = redis.call('HGET', tier.f, user) end
+  local own = redis.call('HMGET', names.accounts .. user, names.out, names.tag .. slug)
+  local expected = math.min(tonumber(own[1] or pool[o + OUT]), tonumber(most))
+  local home, cached = find_home(names, pool, silent, chat, prompt)
   home_told = home
   if pool[o + WAITING] == 0 then pool[o + TAG] = math.max(pool[o + TAG], pool[CLOCK]) end
   pool[N], pool[o + WAITING] = pool[N] + 1, pool[o + WAITING] + 1
@@ -124,7 +141,7 @@ else
     index, is_next = behind + 1, false
     local its_home, _, its_since = select(5, string.match(first, FACTS))
     tag = tag_of(queue, slug, user, its_home)
-    if tonumber(ARGV[9]) < tonumber(its_since) then
+    if tonumber(since) < tonumber(its_since) then
       -- It has waited for longer than the user's others: whoever it is kept for, they are.
       index, is_next = 0, true
       leave(pool, o, queue, slug, user, its_home)
@@ -141,48 +158,50 @@ else
     stand(pool, o, queue, slug, user, tag, home)
   end
   local free
-  direct, free = with_room(KEYS, ARGV, home)
+  direct, free = with_room(names, silent, home)
   -- With room for it, it waits for nobody: those before it have room as well, or are kept for their homes. Where more
   -- wait than have room, they have been told of it already.
-  local others = pool[N] - 1
-  for _, one in ipairs(pool.names) do others = others - pool[pool.of[one] + KEPT] end
-  if direct == '' or (direct ~= home and others >= free) then
-    local is_later
-    position, told, is_later = place(pool, o, rank_of(pool, o, queue, slug, tag), index, tag + owed, now)
+  if direct == '' or (direct ~= home and others_of(pool) >= free) then
+    local before, is_later
+    before, told, is_later = place(pool, o, rank_of(pool, o, queue, slug, tag), index, tag + owed, now)
+    position = string.format('%d', before)
     wait = seconds(foretold(pool, o, told, ratio_of(is_later, home)))
     if is_later then told = -told end
   end
-  local facts = table.concat({member, ARGV[12], ARGV[13], math.ceil(expected), home, cached, ARGV[9],
-    string.format('%.0f', told), position, wait, ARGV[6]}, '|')
+  local facts = member .. '|' .. chat .. '|' .. prompt .. '|' .. math.ceil(expected) .. '|' .. home .. '|' .. cached .. '|'
+    .. since .. '|' .. string.format('%.0f', told) .. '|' .. position .. '|' .. wait .. '|' .. at
   if entry and index == 0 then
-    redis.call('HSET', queue .. ':f:' .. slug, user, join(behind + 1, facts, owed))
+    redis.call('HSET', tier.f, user, join(behind + 1, facts, owed))
     redis.call('ZADD', line, (select(7, string.match(first, FACTS))), first)
   elseif entry then
-    redis.call('HSET', queue .. ':f:' .. slug, user, join(behind + 1, first, owed))
-    redis.call('ZADD', line, ARGV[9], facts)
+    redis.call('HSET', tier.f, user, join(behind + 1, first, owed))
+    redis.call('ZADD', line, since, facts)
   else
-    redis.call('HSET', queue .. ':f:' .. slug, user, '0|' .. facts)
+    redis.call('HSET', tier.f, user, '0|' .. facts)
   end
 end
 if direct ~= '' and direct == home_told and is_next then
   -- Nobody else takes it until its home has had the time to hear of it.
-  redis.call('ZADD', queue .. ':x:' .. slug, now + HEARD_MS, user)
+  redis.call('ZADD', tier.x, now + HEARD_MS, user)
 end
-if direct ~= '' then redis.call('ZADD', KEYS[9], 'XX', 'INCR', -1, direct) end
-if is_new or pool.version ~= before then pool_save(KEYS[3], pool) end
+if direct ~= '' then redis.call('ZADD', names.room, 'XX', 'INCR', -1, direct) end
+if is_new or pool.version ~= version then pool_save(KEYS[1], pool) else pool_keep(KEYS[1], pool) end
 
-if ARGV[3] == ARGV[4] then
-  local epoch = redis.call('HGET', KEYS[13], 'epoch')
-  if not epoch or tonumber(epoch) < tonumber(ARGV[3]) then
-    if epoch then redis.call('DEL', KEYS[12], KEYS[13]) end
-    redis.call('HSET', KEYS[13], 'epoch', ARGV[3], 'mode', 'wait', 'last', '0-0')
-    redis.call('SADD', KEYS[14], ARGV[2])
-    local data = string.format('{"position":%d,"wait_seconds":%s,"pool":"%s"%s}', position, wait, ARGV[7],
-      tonumber(ARGV[4]) > 1 and ',"reason":"retry"' or '')
-    redis.call('XADD', KEYS[12], '0-1', 't', 'queued', 'd', data)
-    redis.call('PEXPIRE', KEYS[12], ARGV[8])
-    redis.call('PEXPIRE', KEYS[13], ARGV[8])
-    redis.call('PUBLISH', ARGV[1], '0-1\nqueued\n' .. data)
+if is_fresh then
+  local stream, state = names.streams .. run, names.states .. run
+  local fresh = epoch .. '|wait|0-0|'
+  local latest = redis.call('SET', state, fresh, 'NX', 'GET', 'PX', stream_ms)
+  if not latest or tonumber(string.match(latest, '^%d+')) < tonumber(epoch) then
+    if latest then
+      redis.call('DEL', stream)
+      redis.call('SET', state, fresh, 'PX', stream_ms)
+    end
+    redis.call('SADD', names.open, run)
+    local data = '{"position":' .. position .. ',"wait_seconds":' .. wait .. ',"pool":"' .. names.pool .. '"'
+      .. (epoch == '1' and '}' or ',"reason":"retry"}')
+    redis.call('XADD', stream, '0-1', 't', 'queued', 'd', data)
+    redis.call('PEXPIRE', stream, stream_ms)
+    redis.call('PUBLISH', names.channels .. run, '0-1\nqueued\n' .. data)
   end
 end
-return {tonumber(position), wait, direct}
+return position .. '|' .. wait .. '|' .. direct

@@ -5,13 +5,12 @@
 --       then of each run: run, channel …
 -- Returns how many of them had a stream.
 -- flags: allow-oom
+-- include: _state
 local found = 0
 local id = ARGV[2] .. '-' .. ARGV[3]
 for i = 2, #KEYS, 2 do
   found = found + redis.call('DEL', KEYS[i])
-  redis.call('DEL', KEYS[i + 1])
-  redis.call('HSET', KEYS[i + 1], 'epoch', ARGV[2], 'mode', 'closed', 'last', id)
-  redis.call('PEXPIRE', KEYS[i + 1], ARGV[1])
+  set_state(KEYS[i + 1], ARGV[2], 'closed', id, '', ARGV[1])
   redis.call('SREM', KEYS[1], ARGV[i + 2])
   redis.call('PUBLISH', ARGV[i + 3], id .. '\ncancelled\n{}')
 end

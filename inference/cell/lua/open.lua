@@ -7,12 +7,13 @@
 -- An epoch has one owner, so an open stream of this very epoch is the caller's own: opened again after a lost reply, at a
 -- higher seq, it shows the whole text anew.
 -- include: _content
+-- include: _state
 local epoch, seq = tonumber(ARGV[2]), tonumber(ARGV[4])
-local state = redis.call('HMGET', KEYS[2], 'epoch', 'mode', 'last')
-local known, mode = tonumber(state[1] or -1), state[2]
+local state_epoch, mode, state_last, first = state_of(KEYS[2])
+local known = tonumber(state_epoch or -1)
 if known > epoch then return {'refused'} end
 if known == epoch and mode ~= 'wait' then
-  local own = string.match(state[3], '^' .. ARGV[2] .. '%-(%d+)$')
+  local own = string.match(state_last, '^' .. ARGV[2] .. '%-(%d+)$')
   if mode ~= 'open' or (own and tonumber(own) >= seq) then return {'refused'} end
 end
 local continues, last = false, '0-0'
@@ -29,12 +30,9 @@ end
 local function append(number, kind, body, tokens)
   local id = ARGV[2] .. '-' .. number
   redis.call('XADD', KEYS[1], id, 't', kind, 'd', body, 'i', tokens)
-  redis.call('HSET', KEYS[2], 'last', id)
   redis.call('PUBLISH', ARGV[1], id .. '\n' .. kind .. '\n' .. body)
 end
-redis.call('HSET', KEYS[2], 'epoch', ARGV[2], 'mode', 'open')
 redis.call('SADD', KEYS[3], ARGV[9])
-if ARGV[10] ~= '' then redis.call('HSETNX', KEYS[2], 'first', ARGV[10]) end
 append(seq, 'started', data, '')
 for i = 11, #ARGV do
   seq = seq + 1
@@ -45,5 +43,6 @@ if not continues and ARGV[7] ~= '' then
   append(seq, 'delta', ARGV[7], ARGV[6])
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[8])
-redis.call('PEXPIRE', KEYS[2], ARGV[8])
+if not first or first == '' then first = ARGV[10] end
+set_state(KEYS[2], ARGV[2], 'open', ARGV[2] .. '-' .. seq, first, ARGV[8])
 return {'ok', seq, continues and 1 or 0}

@@ -6,6 +6,7 @@
 -- Returns {users looked at, events appended}.
 -- include: _pool
 -- include: _place
+-- include: _state
 local slug, from, count, now, queue = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), KEYS[2]
 local pool = pool_look(KEYS[1])
 local o = pool.of[slug]
@@ -26,7 +27,7 @@ local function tell(facts, rank, index, tag, owed)
   end
   if position == before and math.abs(wait - wait_before) < math.max(1, wait_before * 0.1) then return nil end
   local run = string.match(head, '^[^:]*')
-  if redis.call('HGET', KEYS[4] .. run, 'mode') ~= 'wait' then return nil end
+  if select(2, state_of(KEYS[4] .. run)) ~= 'wait' then return nil end
   local data = string.format('{"position":%d,"wait_seconds":%s,"pool":"%s"%s}', position, wait, ARGV[5], reason)
   local id = redis.call('XADD', KEYS[3] .. run, '0-*', 't', 'queued', 'd', data)
   redis.call('PUBLISH', ARGV[6] .. run, id .. '\nqueued\n' .. data)
@@ -35,17 +36,18 @@ local function tell(facts, rank, index, tag, owed)
 end
 
 -- By rank, those whose runs are kept for a worker among the others: no user is left out, whatever the order of both.
-local free = redis.call('ZRANGE', queue .. ':u:' .. slug, from, from + count - 1, 'WITHSCORES')
+local names = tier_names(queue, slug)
+local free = redis.call('ZRANGE', names.u, from, from + count - 1, 'WITHSCORES')
 local kept = pool[o + KEPT] == 0 and {}
-  or redis.call('ZRANGE', queue .. ':k:' .. slug, from, from + count - 1, 'WITHSCORES')
+  or redis.call('ZRANGE', names.k, from, from + count - 1, 'WITHSCORES')
 local looked = 0
 for _, found in ipairs({free, kept}) do
   for i = 1, #found, 2 do
     local user, rank = found[i], from + (i - 1) / 2
     if pool[o + KEPT] > 0 then rank = rank_of(pool, o, queue, slug, found[i + 1]) end
-    local behind, facts, owed = split(redis.call('HGET', queue .. ':f:' .. slug, user))
+    local behind, facts, owed = split(redis.call('HGET', names.f, user))
     local news = tell(facts, rank, 0, found[i + 1], owed)
-    if news then redis.call('HSET', queue .. ':f:' .. slug, user, join(behind, news, owed)) end
+    if news then redis.call('HSET', names.f, user, join(behind, news, owed)) end
     if tonumber(behind) > 0 then
       local line = queue .. ':l:' .. slug .. ':' .. user
       local others = redis.call('ZRANGE', line, 0, 99, 'WITHSCORES')
