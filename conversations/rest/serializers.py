@@ -75,6 +75,10 @@ class ContextSerializer(serializers.Serializer[Any]):
     first_seq = serializers.IntegerField()
     last_seq = serializers.IntegerField()
     trimmed = serializers.BooleanField()
+    recalled = serializers.ListField(
+        child=serializers.IntegerField(), default=list, help_text="Older messages that were quoted (seq)."
+    )
+    recalled_tokens = serializers.IntegerField(default=0, help_text="What the quotes took of the prompt.")
 
 
 class NoticeSerializer(serializers.Serializer[Any]):
