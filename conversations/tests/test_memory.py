@@ -21,6 +21,7 @@ from conversations.context import RECALL_HEADING, SUMMARY_HEADING
 from conversations.models import Chat, Job, Message, Summary, TurnVectors
 from conversations.tests import encoders
 from conversations.tests.support import Person, settle_by_hand, subscribe
+from conversations.tests.test_encoder import INSTALLED, installed
 from conversations.tests.test_send_cost import tables
 from inference import api as inference
 from inference.models import ModelPool, Run
@@ -140,6 +141,20 @@ def test_a_long_turn_is_quoted_by_its_ends(reminded: Person) -> None:
     quoted = prompt_of(run).split(RECALL_HEADING)[1]
     assert "The dragon begins it." in quoted.split("[…]")[0]
     assert "It ends." in quoted.split("[…]")[1]
+
+
+@installed
+def test_the_packaged_model_finds_what_is_put_in_other_words(ada: Person, small: None, settings: Any) -> None:
+    settings.MEMORY_MODEL = INSTALLED
+    settings.BACKGROUND_JOBS = {"vectors"}
+    assert embedding.wait_for_encoder() is not None
+    subscribe(ada, long_memory=True)
+    chat = long_chat(ada, secret="My dog is called Biscuit and she is allergic to chicken.")
+    about = ada.sent(chat, "What was the name of my pet?", turn="asked")["run"]["id"]
+    assert context_of(about)["recalled"] == [1, 2]
+    settle_by_hand(about)
+    other = ada.sent(chat, "How do vaccines work?", turn="another")["run"]["id"]
+    assert "recalled" not in context_of(other)
 
 
 def test_no_plan_has_it_unless_somebody_says_so(ada: Person, on: None, small: None) -> None:
