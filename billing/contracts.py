@@ -30,6 +30,7 @@ class Limits:
     unwatched: str
     unwatched_tokens: int | None
     unwatched_s: int | None
+    long_memory: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ _LIMITS = (
     "unwatched",
     "unwatched_tokens",
     "unwatched_s",
+    "long_memory",
 )
 _SHOWN = (*_OWN, "queue_wait_s", "history_days")
 

@@ -29,7 +29,8 @@ class Environment:
     serves `small_model`, and a worker of it.
     `hsts_seconds` is in seconds; `model` is a directory or a Hugging Face name; `log_format` "auto" leaves
     the choice to the settings module, and so does an unset `registration`; requests per minute of 0 are unlimited.
-    `currency` is the code that prices are shown with; `titles` and `summaries` say whether models make them.
+    `currency` is the code that prices are shown with; `titles` and `summaries` say whether models make them. `memory`
+    says whether plans can give chats a long one.
     """
 
     secret_key: str | None = field(repr=False)
@@ -59,6 +60,7 @@ class Environment:
     currency: str
     titles: bool
     summaries: bool
+    memory: bool
 
 
 def read() -> Environment:
@@ -95,6 +97,7 @@ def read() -> Environment:
         currency=_currency("CURRENCY", default="USD"),
         titles=_boolean("TITLES", default=True),
         summaries=_boolean("SUMMARIES", default=True),
+        memory=_boolean("MEMORY", default=False),
     )
 
 

@@ -44,8 +44,8 @@ def dispatch(*, now: datetime) -> int:
     """
     begun = 0
     full: set[str] = set()
-    due = Job.objects.filter(run_id__isnull=True, due_at__lte=now).select_related("chat").order_by("due_at", "id")
-    for job in due[:STEP]:
+    waiting = Job.objects.filter(run_id__isnull=True, due_at__lte=now).exclude(kind=Job.Kind.VECTORS)
+    for job in waiting.select_related("chat").order_by("due_at", "id")[:STEP]:
         if job.pool in full:
             continue
         pool = inference.background_pool(slug=job.pool)

@@ -16,6 +16,8 @@ from inference.contracts import ChatTokenizer, ChatTurn, PoolInfo, PromptBase
 MIN_OUTPUT_TOKENS = 256
 # What stands between the system prompt, which comes first and whole, and the summary of what was said before.
 SUMMARY_HEADING = "\n\nSummary of the conversation until here, for your information:\n"
+# What stands between those and the older turns that the new message is about.
+RECALL_HEADING = "\n\nEarlier messages of the conversation that may matter for the next one, quoted:\n\n"
 # What ChatML puts around a message. Only a first guess is made with it; what counts is the prompt's own length.
 _FRAME_TOKENS = 5
 # A guess may be off by this part: where it says that more than that is too much, nothing is encoded to find out.
@@ -43,6 +45,19 @@ class PastSummary:
     version: int
     last_seq: int
     content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recalled:
+    """An older turn, as it is quoted for a new message that is about it. `score` says how near it is to that.
+
+    `tokens` is of the quote, and may be off a little. Its messages are `seqs`.
+    """
+
+    seqs: tuple[int, ...]
+    text: str
+    tokens: int
+    score: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +113,11 @@ class Budget:
         room = self.context_window - self.max_output_tokens - self.reserve_tokens
         return max(32, min(512, room // 6))
 
+    @property
+    def recalled_tokens(self) -> int:
+        """How much older turns that are quoted may take: a tenth of the chat's part."""
+        return max(0, self.context_window - self.max_output_tokens - self.reserve_tokens) // 10
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
@@ -113,6 +133,7 @@ class Prompt:
 
     `first_seq` and `last_seq` bound the messages in it; `trimmed` = some are neither in it nor in its summary.
     `is_full`: the chat is above its high-water mark. `base` is the prompt that it begins with, where that is stored.
+    `recalled` are the older messages quoted in it, which take `recalled_tokens`.
     """
 
     ids: list[int]
@@ -125,6 +146,8 @@ class Prompt:
     system_tokens: int
     summary_tokens: int
     base: PromptBase | None = None
+    recalled: tuple[int, ...] = ()
+    recalled_tokens: int = 0
 
     def snapshot(self) -> dict[str, object]:
         """What is stored with the run. The rest of the prompt is the turns that it has word for word."""
@@ -137,7 +160,13 @@ class Prompt:
             "system_tokens": self.system_tokens,
             "summary_tokens": self.summary_tokens,
             "max_output_tokens": self.max_output_tokens,
-        }
+        } | self._snapshot_of_recalled()
+
+    def _snapshot_of_recalled(self) -> dict[str, object]:
+        """Nothing where nothing is recalled."""
+        if not self.recalled:
+            return {}
+        return {"recalled": list(self.recalled), "recalled_tokens": self.recalled_tokens}
 
 
 def assemble(
@@ -219,6 +248,51 @@ def again(prompt: Prompt, *, newest_version: int, budget: Budget) -> Prompt | No
     return replace(
         prompt, max_output_tokens=min(budget.max_output_tokens, budget.context_window - len(prompt.ids)), base=None
     )
+
+
+def room_to_recall(prompt: Prompt, *, budget: Budget, tokenizer: ChatTokenizer) -> int:
+    """How many tokens of quotes go into a prompt: what it leaves, and no more than their part."""
+    left = budget.roomy(system_tokens=prompt.system_tokens) - len(prompt.ids)
+    return min(left, budget.recalled_tokens) - tokenizer.count(RECALL_HEADING)
+
+
+def with_recalled(
+    prompt: Prompt,
+    *,
+    recalled: Sequence[Recalled],
+    system_prompt: str,
+    history: Sequence[PastMessage],
+    new: PastMessage,
+    tokenizer: ChatTokenizer,
+    budget: Budget,
+    summary: PastSummary | None,
+) -> Prompt:
+    """The prompt with older turns quoted after its summary, oldest first; all else stays as it is.
+
+    `history` has the turns that are in the prompt, and `summary` is what is in it. Quotes that take too much are left
+    out, the least near ones first; where none is left, the prompt comes back as it was. It begins like no other prompt.
+    """
+    content = system_prompt if summary is None else f"{system_prompt}{SUMMARY_HEADING}{summary.content}"
+    kept = [message for message in history if message.seq >= prompt.first_seq]
+    most = min(
+        budget.roomy(system_tokens=prompt.system_tokens) - len(prompt.ids),
+        budget.recalled_tokens,
+    )
+    quotes = sorted(recalled, key=lambda quote: quote.seqs)
+    while quotes:
+        quoted = content + RECALL_HEADING + "\n\n".join(quote.text for quote in quotes)
+        ids = _encoded(quoted, [*kept, new], tokenizer=tokenizer)
+        if len(ids) - len(prompt.ids) <= most:
+            return replace(
+                prompt,
+                ids=ids,
+                max_output_tokens=min(budget.max_output_tokens, budget.context_window - len(ids)),
+                recalled=tuple(seq for quote in quotes for seq in quote.seqs),
+                recalled_tokens=len(ids) - len(prompt.ids),
+                base=None,
+            )
+        quotes.remove(min(quotes, key=lambda quote: quote.score))
+    return prompt
 
 
 def answered(history: Sequence[PastMessage]) -> list[PastMessage]:
@@ -328,12 +402,12 @@ class _Assembler:
 
     def _encode(self, turns: list[list[PastMessage]], *, system: str | None = None) -> list[int]:
         messages = [*(message for turn in turns for message in turn), self.new]
-        return self.tokenizer.encode_chat(
-            [
-                ChatTurn("system", self.system_prompt if system is None else system),
-                *(ChatTurn(message.role, message.content, message.token_ids) for message in messages),
-            ]
-        )
+        return _encoded(self.system_prompt if system is None else system, messages, tokenizer=self.tokenizer)
+
+
+def _encoded(system: str, messages: Sequence[PastMessage], *, tokenizer: ChatTokenizer) -> list[int]:
+    said = (ChatTurn(message.role, message.content, message.token_ids) for message in messages)
+    return tokenizer.encode_chat([ChatTurn("system", system), *said])
 
 
 def _first(cut: Cut | None, version: int) -> int:

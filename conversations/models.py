@@ -159,16 +159,43 @@ class Summary(models.Model):
         return f"summary {self.version} of {self.chat_id}"
 
 
+class TurnVectors(models.Model):
+    """What the turn that begins with message `seq` is about, for a chat's long memory.
+
+    `vectors` has one vector for each of its messages that say something, its numbers as little-endian float16, one
+    after the other. `model` is the revision of the model that made them. A turn gets them when it cannot change any
+    more.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    # Its index is that of the constraint.
+    chat = models.ForeignKey(Chat, on_delete=models.CASCADE, related_name="turn_vectors", db_index=False)
+    seq = models.PositiveIntegerField()
+    model = models.CharField(max_length=64)
+    vectors = models.BinaryField()
+
+    class Meta:
+        ordering: ClassVar[list[str]] = ["chat", "seq"]
+        verbose_name_plural = "turn vectors"
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["chat", "seq"], name="turn_vectors_once"),
+        ]
+
+    def __str__(self) -> str:
+        return f"vectors of turn {self.seq} of {self.chat_id}"
+
+
 class Job(models.Model):
     """Something that is to be made of a chat in the background. The row goes when it is made, or given up.
 
-    `run_id` is the run that is making it, null while it waits. `pool` is the slug of the pool that answers the chat. A
-    summary in the making is to be `version`, of the messages from `first_seq` to `last_seq`.
+    `run_id` is the run that is making it, null while it waits; vectors take none. `pool` is the slug of the pool that
+    answers the chat. A summary in the making is to be `version`, of the messages from `first_seq` to `last_seq`.
     """
 
     class Kind(models.TextChoices):
         SUMMARY = "summary"
         TITLE = "title"
+        VECTORS = "vectors"
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     chat = models.ForeignKey(Chat, on_delete=models.CASCADE, related_name="jobs")

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from uuid import UUID
 
 from billing.contracts import Limits
-from conversations import context, context_cache, selectors
-from conversations.context import Budget, Cut, PastMessage, Prompt
+from conversations import context, context_cache, memory, selectors
+from conversations.context import Budget, Cut, PastMessage, PastSummary, Prompt
 from conversations.context_cache import Remembered
+from conversations.memory import Question
 from conversations.models import Chat
 from inference import api as inference
 from inference.contracts import ChatTokenizer, PoolInfo
@@ -51,7 +53,13 @@ class Ready:
         )
 
     def remember(self, chat: Chat, *, run_id: UUID) -> None:
-        """Keep the prompt for the chat's next turn, once the turn is stored as this run; `chat` as it was read."""
+        """Keep the prompt for the chat's next turn, once the turn is stored as this run; `chat` as it was read.
+
+        What is quoted is quoted for this turn alone: no other prompt goes on from it.
+        """
+        if self.prompt.recalled:
+            context_cache.forget(chat_id=chat.id)
+            return
         context_cache.remember(
             chat_id=chat.id,
             run_id=run_id,
@@ -90,8 +98,29 @@ def pool_or_default(*, plan: str, slug: str) -> PoolInfo:
         return inference.pool_for(plan=plan, slug=None)
 
 
-def prepare(chat: Chat, *, content: str, seq: int, pool: PoolInfo, output_tokens: int | None, allowed: Limits) -> Ready:
-    """Assemble the prompt of `content`, which is or will be message `seq` of its chat, after those before it.
+class _Past:
+    """What was said in a chat before message `before`, for prompts of a pool; read once, when it is first wanted."""
+
+    def __init__(self, chat: Chat, *, before: int, pool: PoolInfo) -> None:
+        self._chat = chat
+        self._before = before
+        self._pool = pool
+
+    @cached_property
+    def history(self) -> list[PastMessage]:
+        return selectors.history(
+            chat=self._chat, before=self._before, token_budget=self._pool.context_window, model=self._pool.label
+        )
+
+    @cached_property
+    def newest_summary(self) -> PastSummary | None:
+        return selectors.summary(chat=self._chat, version=self._chat.summary_version)
+
+
+def prepare(
+    chat: Chat, *, question: Question, seq: int, pool: PoolInfo, output_tokens: int | None, allowed: Limits
+) -> Ready:
+    """Assemble the prompt of `question`, which is or will be message `seq` of its chat, after those before it.
 
     `output_tokens` is what was asked for, None = all that the pool gives; pool and plan may allow less. The prompt
     leaves the plan's token budget room for the shortest answer: what is beyond that would never be admitted.
@@ -105,13 +134,21 @@ def prepare(chat: Chat, *, content: str, seq: int, pool: PoolInfo, output_tokens
     if allowed.budget_tokens is not None:
         most.append(max(0, allowed.budget_tokens - min(allowed.output_floor, wanted)))
     tokenizer = inference.tokenizer_for(pool)
-    new = context.PastMessage(seq=seq, role="user", content=content, token_count=tokenizer.count(content))
+    new = context.PastMessage(
+        seq=seq, role="user", content=question.content, token_count=tokenizer.count(question.content)
+    )
     budget = Budget.of(pool, max_output_tokens=wanted, max_prompt_tokens=min(most, default=None))
     version = context_cache.pool_version(pool, tokenizer)
     last = context_cache.recall(chat_id=chat.id, pool_version=version, newest_version=chat.summary_version)
+    past = _Past(chat, before=seq, pool=pool)
     prompt = None if last is None else _going_on(chat, last, new=new, pool=pool, tokenizer=tokenizer, budget=budget)
     if prompt is None:
-        prompt = _assembled(chat, last, new=new, pool=pool, tokenizer=tokenizer, budget=budget)
+        prompt = _assembled(chat, last, past=past, new=new, pool=pool, tokenizer=tokenizer, budget=budget)
+    # A chat that is whole in its prompt has nothing to be reminded of.
+    if allowed.long_memory and (prompt.trimmed or prompt.summary_version):
+        prompt = _reminded(
+            chat, prompt, past=past, question=question, new=new, pool=pool, tokenizer=tokenizer, budget=budget
+        )
     by_plan = prompt.max_output_tokens == wanted < given
     return Ready(
         pool=pool,
@@ -148,11 +185,17 @@ def _going_on(
 
 
 def _assembled(
-    chat: Chat, last: Remembered | None, *, new: PastMessage, pool: PoolInfo, tokenizer: ChatTokenizer, budget: Budget
+    chat: Chat,
+    last: Remembered | None,
+    *,
+    past: _Past,
+    new: PastMessage,
+    pool: PoolInfo,
+    tokenizer: ChatTokenizer,
+    budget: Budget,
 ) -> Prompt:
     """The prompt made of what the database has. Raises TooLong and inference's ChatTemplateRefused."""
-    history = selectors.history(chat=chat, before=new.seq, token_budget=pool.context_window, model=pool.label)
-    summary = selectors.summary(chat=chat, version=chat.summary_version)
+    history, summary = past.history, past.newest_summary
     cut = _cut(chat, last, pool=pool) if history else None
 
     def assemble(messages: Sequence[PastMessage]) -> Prompt:
@@ -171,6 +214,42 @@ def _assembled(
     except ChatTemplateRefused:
         # Some models take no two messages of one side in a row, which a failed answer leaves behind.
         return assemble(context.answered(history))
+
+
+def _reminded(
+    chat: Chat,
+    prompt: Prompt,
+    *,
+    past: _Past,
+    question: Question,
+    new: PastMessage,
+    pool: PoolInfo,
+    tokenizer: ChatTokenizer,
+    budget: Budget,
+) -> Prompt:
+    """The prompt with the older turns that the question is about; as it was where there are none."""
+    room = context.room_to_recall(prompt, budget=budget, tokenizer=tokenizer)
+    recalled = memory.recalled(chat, question=question, before=prompt.first_seq, budget=room, tokenizer=tokenizer)
+    if not recalled:
+        return prompt
+
+    def quoting(messages: Sequence[PastMessage]) -> Prompt:
+        return context.with_recalled(
+            prompt,
+            recalled=recalled,
+            system_prompt=pool.system_prompt,
+            history=messages,
+            new=new,
+            tokenizer=tokenizer,
+            budget=budget,
+            summary=past.newest_summary if prompt.summary_version else None,
+        )
+
+    try:
+        return quoting(past.history)
+    except ChatTemplateRefused:
+        # Then the prompt was made of these, too.
+        return quoting(context.answered(past.history))
 
 
 def _cut(chat: Chat, last: Remembered | None, *, pool: PoolInfo) -> Cut | None:

@@ -15,6 +15,7 @@ from conversations import acceptance, banner, chats, placement, preparation, sel
 from conversations.acceptance import ChatMoved, CommitUncertain
 from conversations.contracts import Retried
 from conversations.errors import ChatNotFound, NotLastTurn, NotRetryable
+from conversations.memory import Question
 from conversations.models import Turn
 from conversations.preparation import Ready
 from inference import api as inference
@@ -71,11 +72,13 @@ def _begin_anew(turn: Turn, run: RunInfo, *, generation: int, now: datetime) -> 
     # What the answer there is holds must not count against the one that replaces it.
     inference.end_admission(run, text=replaced_text)
 
+    asked = Question(content=question.content)
+
     def prepare(for_pool: PoolInfo) -> Ready:
         # As prompts are made today, of what was asked then: limits, pools and their windows may have changed.
         return preparation.prepare(
             turn.chat,
-            content=question.content,
+            question=asked,
             seq=question.seq,
             pool=for_pool,
             output_tokens=turn.max_output_tokens and min(turn.max_output_tokens, pool.max_output_tokens),

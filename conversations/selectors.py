@@ -1,5 +1,6 @@
 """Reads: chats, messages and turns, always of one owner."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -9,7 +10,7 @@ from django.db.models import QuerySet
 from conversations.context import PastMessage, PastSummary
 from conversations.contracts import MessageInfo
 from conversations.errors import ChatNotFound
-from conversations.models import Chat, Message, Summary, Turn
+from conversations.models import Chat, Message, Summary, Turn, TurnVectors
 from inference import api as inference
 
 # A message takes at least this many tokens of a prompt: its content, and the template around it.
@@ -154,6 +155,40 @@ def oldest_after(*, chat: Chat, seq: int, limit: int) -> list[PastMessage]:
     """The chat's first messages after `seq`, at most `limit` of them, oldest first, without their ids."""
     rows = _said(chat).filter(seq__gt=seq).order_by("seq").values_list(*_PAST)
     return [_past(*row, model="") for row in rows[:limit]]
+
+
+def turns_at(*, chat: Chat, seqs: Sequence[int]) -> dict[int, list[PastMessage]]:
+    """The turns that begin with these messages: by its number each one's question and answer, as far as they say
+    something. Without their ids.
+    """
+    # Nothing is said between a message and its answer: the chat is busy.
+    wanted = {number for seq in seqs for number in (seq, seq + 1)}
+    turns: dict[int, list[PastMessage]] = {}
+    for row in _said(chat).filter(seq__in=wanted).order_by("seq").values_list(*_PAST):
+        message = _past(*row, model="")
+        if message.role == Message.Role.USER:
+            turns[message.seq] = [message]
+        elif message.seq - 1 in turns:
+            turns[message.seq - 1].append(message)
+    return {seq: turns[seq] for seq in seqs if seq in turns}
+
+
+def turn_vectors(*, chat: Chat, before: int, model: str, limit: int) -> list[tuple[int, bytes]]:
+    """Of the chat's turns before message `before` the newest `limit` that have vectors of this model: where they begin,
+    and the vectors.
+    """
+    rows = TurnVectors.objects.filter(chat=chat, seq__lt=before, model=model).order_by("-seq")
+    return [(seq, bytes(vectors)) for seq, vectors in rows.values_list("seq", "vectors")[:limit]]
+
+
+def turns_without_vectors(*, chat_id: UUID, model: str, limit: int) -> list[int]:
+    """Where those of the chat's newest `limit` turns begin that have no vectors of this model, newest first.
+
+    Without the last turn, whose answer a retry may still replace.
+    """
+    asked = Message.objects.filter(chat_id=chat_id, role=Message.Role.USER).order_by("-seq")
+    made = set(TurnVectors.objects.filter(chat_id=chat_id, model=model).values_list("seq", flat=True))
+    return [seq for seq in asked.values_list("seq", flat=True)[1 : limit + 1] if seq not in made]
 
 
 def _said(chat: Chat) -> QuerySet[Message]:

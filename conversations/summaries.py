@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from conversations import context, reasoning, selectors
+from conversations import context, quoting, reasoning, selectors
 from conversations.context import Budget, PastMessage, PastSummary
 from conversations.models import Chat, Summary
 from inference.contracts import ChatTokenizer, ChatTurn, PoolInfo
@@ -26,7 +26,6 @@ _LEAST = 64
 _MOST = 400
 # A message that takes more than this part of the prompt is quoted by its beginning and its end.
 _PART = 0.6
-_LEFT_OUT = "\n[…]\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +73,8 @@ def _within(
     quoted: list[str] = []
     end = 0
     for number, message in enumerate(folded):
-        text = (
-            f"{message.role.capitalize()}: {_shortened(message.content, most=int(room * _PART), tokenizer=tokenizer)}"
-        )
+        content = quoting.shortened(message.content, most=int(room * _PART), tokenizer=tokenizer)
+        text = f"{message.role.capitalize()}: {content}"
         room -= tokenizer.count(text) + 2
         if room < 0 and end:
             break
@@ -91,15 +89,6 @@ def _within(
         prompt_ids=ids,
         max_output_tokens=min(output, pool.context_window - len(ids)),
     )
-
-
-def _shortened(content: str, *, most: int, tokenizer: ChatTokenizer) -> str:
-    """The content, or its beginning and its end where it takes more than `most` tokens."""
-    ids = tokenizer.encode(content)
-    if len(ids) <= most:
-        return content
-    half = max(1, most // 2)
-    return tokenizer.decode(ids[:half]) + _LEFT_OUT + tokenizer.decode(ids[-half:])
 
 
 def store(

@@ -6,7 +6,7 @@ import structlog
 from celery import shared_task
 from django.utils import timezone
 
-from conversations import background, history
+from conversations import background, history, vectors
 from inference.errors import ServiceUnavailable
 
 log = structlog.get_logger(__name__)
@@ -22,6 +22,14 @@ def dispatch_jobs() -> None:
         return
     if begun:
         log.info("jobs_begun", jobs=begun)
+
+
+@shared_task(name="conversations.tasks.make_vectors", ignore_result=True)
+def make_vectors() -> None:
+    """Make vectors of turns for long memories, some at a time; beat asks for it every few seconds."""
+    made = vectors.make(now=timezone.now())
+    if made:
+        log.info("vectors_made", turns=made)
 
 
 @shared_task(name="conversations.tasks.expire_history", ignore_result=True)

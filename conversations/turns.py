@@ -20,6 +20,7 @@ from conversations import acceptance, banner, jobs, limits, moderation, placemen
 from conversations.acceptance import ChatMoved, CommitUncertain
 from conversations.contracts import Begun
 from conversations.errors import ChatNotFound, TurnConflict
+from conversations.memory import Question
 from conversations.models import Chat, Job, Message, Turn
 from conversations.preparation import Ready
 from inference import api as inference
@@ -111,10 +112,12 @@ def _begin_new(chat: Chat, asked: _Asked, *, generation: int) -> Begun:
         raise ChatBusy(run_id=busy)
     moderation.check(user_id=chat.owner_id, content=asked.content)
 
+    question = Question(content=asked.content)
+
     def prepare(for_pool: PoolInfo) -> Ready:
         return preparation.prepare(
             chat,
-            content=asked.content,
+            question=question,
             seq=chat.last_seq + 1,
             pool=for_pool,
             output_tokens=asked.max_output_tokens,
@@ -199,6 +202,9 @@ def _write(chat: Chat, asked: _Asked, *, held: Admission, ready: Ready, allowed:
     fresh.save(update_fields=["last_seq", "revision", "last_active_at", "title", "title_by"])
     if ready.prompt.is_full:
         jobs.want(chat_id=chat.id, kind=Job.Kind.SUMMARY, pool=ready.pool.slug, now=asked.now)
+        if allowed.long_memory:
+            # Before the turns leave the prompt: they are all there when the first of them is looked for.
+            jobs.want(chat_id=chat.id, kind=Job.Kind.VECTORS, pool=ready.pool.slug, now=asked.now)
     message = Message.objects.create(
         chat=chat,
         turn=turn,

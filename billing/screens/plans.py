@@ -40,7 +40,7 @@ class PlanAdmin(admin.ModelAdmin[Plan]):
         ),
         ("When a pool is busy", {"fields": ("weight", "is_free", "queue_wait_s", "overflow")}),
         ("Answers that nobody follows", {"fields": ("unwatched", "unwatched_tokens", "unwatched_s")}),
-        ("Chats", {"fields": ("history_days",)}),
+        ("Chats", {"fields": ("history_days", "long_memory")}),
     )
     actions = ("make_default",)
 

@@ -27,6 +27,7 @@ def team(db: None) -> Plan:
     """A plan that nobody has yet."""
     return Plan.objects.create(
         slug="team",
+        long_memory=True,
         name="Team",
         weight=4,
         concurrent_runs=5,

@@ -27,6 +27,7 @@ OF_TEAM = Limits(
     unwatched="shorten",
     unwatched_tokens=128,
     unwatched_s=None,
+    long_memory=True,
 )
 
 
@@ -50,6 +51,7 @@ def test_without_a_subscription_the_default_plan_applies(ada: Any, free: Plan, n
         unwatched="finish",
         unwatched_tokens=None,
         unwatched_s=None,
+        long_memory=False,
     )
 
 

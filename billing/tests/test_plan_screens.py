@@ -32,11 +32,12 @@ def test_a_plan_is_added_with_all_its_numbers(operator: Client) -> None:
     numbers = {
         "budget_tokens": "1000", "refill_per_hour": "100", "messages_per_hour": "10", "max_prompt_tokens": "50",
         "max_output_tokens": "60", "queue_wait_s": "30", "history_days": "90", "unwatched": "shorten",
-        "unwatched_tokens": "20", "overflow": "refuse",
+        "unwatched_tokens": "20", "overflow": "refuse", "long_memory": "on",
     }  # fmt: skip
     assert operator.post(ADD, plan_form(slug="team", name="Team", **numbers)).status_code == 302
     plan = Plan.objects.get(slug="team")
     assert (plan.budget_tokens, plan.refill_per_hour, plan.unwatched_tokens) == (1000, 100, 20)
+    assert plan.long_memory
     assert not plan.is_default
 
 

@@ -192,6 +192,13 @@ CELERY_BEAT_SCHEDULE: dict[str, dict[str, object]] = {
         "options": {"expires": 3600},
     },
 }
+if environment.memory:
+    # A pass that finds nothing to do is one query; one at a time is made in each process.
+    CELERY_BEAT_SCHEDULE["vectors"] = {
+        "task": "conversations.tasks.make_vectors",
+        "schedule": 5.0,
+        "options": {"expires": 5},
+    }
 CELERY_BEAT_SCHEDULE_FILENAME = str(STATE_DIR / "run" / "celerybeat-schedule")
 
 # Found when it is first needed: the embedded server's address is not known when settings load.
@@ -200,8 +207,16 @@ MODEL = environment.model
 ENGINE = environment.engine
 # Kinds of `conversations.models.Job` that are done.
 BACKGROUND_JOBS = {
-    kind for kind, wanted in (("title", environment.titles), ("summary", environment.summaries)) if wanted
+    kind
+    for kind, wanted in (
+        ("title", environment.titles),
+        ("summary", environment.summaries),
+        ("vectors", environment.memory),
+    )
+    if wanted
 }
+# The folder of the model that makes vectors of turns; None = no plan's chats have a long memory.
+MEMORY_MODEL = STATE_DIR / "models" / "all-minilm-l6-v2" if environment.memory else None
 # Only shown: amounts are stored as millionths of it, and a change converts nothing.
 CURRENCY = environment.currency
 

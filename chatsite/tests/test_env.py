@@ -66,6 +66,7 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         "CURRENCY": "EUR",
         "TITLES": "off",
         "SUMMARIES": "off",
+        "MEMORY": "1",
     }
     for name, value in values.items():
         monkeypatch.setenv(name, value)
@@ -97,6 +98,7 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         currency="EUR",
         titles=False,
         summaries=False,
+        memory=True,
     )
 
 

@@ -81,6 +81,10 @@ class ContextSerializer(serializers.Serializer[Any]):
         default=0, help_text="Of the summary; the rest of the prompt is verbatim."
     )
     max_output_tokens = serializers.IntegerField(default=0)
+    recalled = serializers.ListField(
+        child=serializers.IntegerField(), default=list, help_text="Older messages that were quoted (seq)."
+    )
+    recalled_tokens = serializers.IntegerField(default=0, help_text="What the quotes took of the prompt.")
 
 
 class NoticeSerializer(serializers.Serializer[Any]):

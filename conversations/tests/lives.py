@@ -16,7 +16,7 @@ from chatsite.accounts.models import FirstAdministrator, Registration, User
 from chatsite.audit import trail
 from chatsite.settings import accounts as account_settings
 from conversations import background, jobs
-from conversations.models import Chat, Job, SiteBanner, Summary
+from conversations.models import Chat, Job, SiteBanner, Summary, TurnVectors
 from conversations.tests.support import Person, claim_by_hand, settle_by_hand
 from inference import runs, store
 from inference.cell import stream
@@ -91,11 +91,12 @@ def say_the_marker(person: Person) -> tuple[str, str, str]:
 
 
 def _summarise(chat: str) -> None:
-    """A summary that holds the marker, a job that waits, and one that a worker is at."""
+    """A summary that holds the marker, a turn's vectors, a job that waits, and one that a worker is at."""
     now = timezone.now()
     Summary.objects.create(
         chat_id=chat, version=1, first_seq=1, last_seq=2, content=MARKER, model="m", run_id=uuid7(), created_at=now
     )
+    TurnVectors.objects.create(chat_id=chat, seq=1, model="m", vectors=bytes(768))
     Job.objects.all().delete()
     jobs.want(chat_id=UUID(chat), kind=Job.Kind.SUMMARY, pool="default", now=now + timedelta(hours=1))
     Chat.objects.filter(id=chat).update(title_by=Chat.TitleBy.WORDS)

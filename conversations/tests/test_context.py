@@ -9,7 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conversations import context
-from conversations.context import MIN_OUTPUT_TOKENS, SUMMARY_HEADING, Budget, Cut, PastMessage, PastSummary, Prompt
+from conversations.context import (
+    MIN_OUTPUT_TOKENS,
+    RECALL_HEADING,
+    SUMMARY_HEADING,
+    Budget,
+    Cut,
+    PastMessage,
+    PastSummary,
+    Prompt,
+    Recalled,
+)
 from conversations.errors import TooLong
 from inference.contracts import PoolInfo, PromptBase
 from inference.testing import tiny_tokenizer
@@ -474,3 +484,119 @@ def test_what_is_to_be_folded_are_the_oldest_whole_turns_above_the_low_water_mar
     # The newest turn stays, however long it is.
     long = chat("x" * 3000, "y" * 3000)
     assert context.to_fold(long, budget=limits, system_tokens=0) == []
+
+
+def quote(seq: int, text: str, *, score: float = 0.5) -> Recalled:
+    return Recalled(seqs=(seq, seq + 1), text=text, tokens=TOKENIZER.count(text), score=score)
+
+
+def remind(
+    prompt: Prompt,
+    history: list[PastMessage],
+    recalled: list[Recalled],
+    new: str = "And now?",
+    *,
+    system: str = SYSTEM,
+    summary: PastSummary | None = None,
+    **limits: int | None,
+) -> Prompt:
+    return context.with_recalled(
+        prompt,
+        recalled=recalled,
+        system_prompt=system,
+        history=history,
+        new=message(history[-1].seq + 1 if history else 1, "user", new),
+        tokenizer=TOKENIZER,
+        budget=budget(**limits),
+        summary=summary if prompt.summary_version else None,
+    )
+
+
+def test_older_turns_are_quoted_after_the_summary_in_their_order() -> None:
+    history = chat("a" * 200, "b" * 200, "c" * 200, "d" * 200, "e" * 200, "f" * 200)
+    summary = PastSummary(version=2, last_seq=4, content="They counted.")
+    limits: Any = {"context_window": 1700, "max_output_tokens": 300, "high_water": 70}
+    plain = assemble(history, summary=summary, **limits)
+    assert (plain.summary_version, plain.first_seq, plain.recalled) == (2, 5, ())
+    quotes = [quote(3, "User: c", score=0.9), quote(1, "User: a", score=0.4)]
+    reminded = remind(plain, history, quotes, summary=summary, **limits)
+    said = f"{SYSTEM}{SUMMARY_HEADING}They counted.{RECALL_HEADING}User: a\n\nUser: c"
+    assert reminded.ids == encoded(said, *history[4:], message(7, "user", "And now?"))
+    assert (reminded.recalled, reminded.recalled_tokens) == ((1, 2, 3, 4), len(reminded.ids) - len(plain.ids))
+    assert reminded.snapshot() == plain.snapshot() | {
+        "recalled": [1, 2, 3, 4],
+        "recalled_tokens": reminded.recalled_tokens,
+        "prompt_tokens": len(reminded.ids),
+    }
+    assert reminded.base is None, "it goes on from no other prompt"
+
+
+def test_the_least_near_are_left_out_where_not_all_fit() -> None:
+    history = chat("a" * 100, "b" * 100, "c" * 100, "d" * 100)
+    plain = assemble(history, context_window=1500, max_output_tokens=200)
+    part = budget(context_window=1500, max_output_tokens=200).recalled_tokens
+    assert part == 130
+    short, long = quote(1, "x" * 20, score=0.4), quote(3, "y" * 40, score=0.9)
+    assert remind(plain, history, [short, long], context_window=1500, max_output_tokens=200).recalled == (3, 4)
+    tight = [quote(1, "x" * 200)]
+    assert remind(plain, history, tight, context_window=1500, max_output_tokens=200) is plain
+
+
+recollections = st.lists(
+    st.builds(quote, st.integers(0, 20).map(lambda number: 2 * number + 1), texts, score=st.floats(0.3, 1)),
+    max_size=5,
+    unique_by=lambda one: one.seqs,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    histories(),
+    recollections,
+    texts,
+    texts,
+    st.integers(600, 4000),
+    st.integers(1, 800),
+    st.none() | st.integers(1, 3000),
+    st.none() | texts,
+    st.integers(0, 12),
+)
+def test_whatever_is_recalled_the_prompt_fits_and_is_otherwise_as_it_was(
+    history: list[PastMessage],
+    recalled: list[Recalled],
+    new: str,
+    system: str,
+    window: int,
+    output: int,
+    plan: int | None,
+    summed_up: str | None,
+    covered: int,
+) -> None:
+    output = min(output, window - 1)
+    asked = message(history[-1].seq + 1 if history else 1, "user", new)
+    limits: Any = {
+        "context_window": window, "max_output_tokens": output, "max_prompt_tokens": plan,
+        "high_water": 40, "low_water": 20,
+    }  # fmt: skip
+    summary = None if summed_up is None else PastSummary(version=1, last_seq=covered, content=summed_up)
+    try:
+        plain = assemble(history, new, system=system, summary=summary, **limits)
+    except TooLong:
+        return
+    own = budget(**limits)
+    reminded = remind(plain, history, recalled, new, system=system, summary=summary, **limits)
+
+    assert len(reminded.ids) + reminded.max_output_tokens <= window
+    assert len(reminded.ids) <= own.most
+    assert reminded.recalled_tokens == len(reminded.ids) - len(plain.ids) <= own.recalled_tokens
+    assert (reminded.first_seq, reminded.last_seq, reminded.trimmed) == (plain.first_seq, asked.seq, plain.trimmed)
+    kept = [m for m in history if m.seq >= plain.first_seq]
+    quotes = [one for one in sorted(recalled, key=lambda one: one.seqs) if set(one.seqs) <= set(reminded.recalled)]
+    content = system + (SUMMARY_HEADING + (summed_up or "") if plain.summary_version else "")
+    if reminded.recalled:
+        assert reminded.max_output_tokens == output, "history takes nothing of the answer's share"
+        content += RECALL_HEADING + "\n\n".join(one.text for one in quotes)
+    else:
+        assert reminded is plain
+    # The system prompt first, byte for byte; the newest turns and the message at the end, word for word.
+    assert reminded.ids == encoded(content, *kept, asked)

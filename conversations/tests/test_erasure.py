@@ -75,6 +75,8 @@ FATES: dict[str, tuple[Fate, Fate]] = {
     "conversations.SiteBanner": (OTHERS, OTHERS),
     "conversations.Summary": (GONE, GONE),
     "conversations.Turn": (GONE, GONE),
+    # Numbers that say what a turn is about.
+    "conversations.TurnVectors": (GONE, GONE),
     "inference.Attempt": (GONE, GONE),
     "inference.ModelPool": (OTHERS, OTHERS),
     "inference.ModelPool_plans": (OTHERS, OTHERS),

@@ -37,7 +37,10 @@ def test_sending_answers_202_with_the_run_the_message_and_where_to_follow(ada: P
             "usage": {"prompt": Run.objects.get().prompt_tokens, "cached": 0, "output": 0},
             "charged": None, "waste": None, "message_id": None,
             "timings": {"queue_ms": None, "ttft_ms": None, "total_ms": None, "release_ms": None},
-            "context": {"summary_version": 0, "first_seq": 1, "last_seq": 1, "trimmed": False},
+            "context": {
+                "summary_version": 0, "first_seq": 1, "last_seq": 1, "trimmed": False,
+                "recalled": [], "recalled_tokens": 0,
+            },
             "notices": [], "finish_reason": "", "error_code": "",
         },
         "message": {
