@@ -12,7 +12,7 @@ WHOLE := billing/*,inference/runs.py,inference/charging.py
 NODE = $(VENV)/python -c "import playwright, pathlib; print(pathlib.Path(playwright.__file__).parent / 'driver' / 'node')"
 TEMPLATES := $(wildcard templates chatsite/templates)
 
-.PHONY: help run setup dev test check format model longchat chaos fuzz bench simulate bench-admin lock clean
+.PHONY: help run setup dev test check format model memory longchat chaos fuzz bench simulate bench-admin lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
@@ -54,6 +54,10 @@ model:  ## search the turn protocol's model for a counterexample (docs/protocol)
 
 bench: dev  ## measure: added latency, tokens per second, many followers
 	$(VENV)/python -m benchmarks.run
+
+memory:  ## fetch the sentence encoder of long memory (84 MB), and hold it to the figures of transformers
+	MEMORY=1 $(SET_UP) dev
+	$(PYTEST) -m encoder conversations
 
 longchat: dev  ## one chat of 200 turns with the real engine: what is cached, what sending costs, what is remembered (TURNS)
 	$(VENV)/python -m benchmarks.run longchat

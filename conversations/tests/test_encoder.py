@@ -17,12 +17,9 @@ INSTALLED = env.state_directory() / "models" / "all-minilm-l6-v2"
 # The packaged model's vectors of these texts: transformers' BertModel in float32, the mean of the last layer over the
 # attention mask, divided by its length; stored as float16.
 REFERENCE = json.loads(Path(__file__).with_name("reference_vectors.json").read_text(encoding="utf-8"))
-installed = pytest.mark.skipif(
-    not all((INSTALLED / name).is_file() for name in FILES), reason="the model of MEMORY=1 is not installed"
-)
 
 
-@installed
+@pytest.mark.encoder
 @pytest.mark.parametrize("one", REFERENCE, ids=lambda one: one["text"][:20])
 def test_the_packaged_models_vectors_are_those_of_transformers(one: dict[str, str]) -> None:
     expected = np.frombuffer(base64.b64decode(one["vector"]), dtype="<f2").astype(np.float32)
@@ -33,7 +30,7 @@ def test_the_packaged_models_vectors_are_those_of_transformers(one: dict[str, st
     assert float(np.abs(made - expected).max()) < 2e-4, "which float16 is off by"
 
 
-@installed
+@pytest.mark.encoder
 def test_the_packaged_model_passes_the_set_ups_check() -> None:
     prepare_encoder.check(folder=INSTALLED)
 

@@ -21,7 +21,7 @@ from conversations.context import RECALL_HEADING, SUMMARY_HEADING
 from conversations.models import Chat, Job, Message, Summary, TurnVectors
 from conversations.tests import encoders
 from conversations.tests.support import Person, settle_by_hand, subscribe
-from conversations.tests.test_encoder import INSTALLED, installed
+from conversations.tests.test_encoder import INSTALLED
 from conversations.tests.test_send_cost import tables
 from inference import api as inference
 from inference.models import ModelPool, Run
@@ -143,7 +143,7 @@ def test_a_long_turn_is_quoted_by_its_ends(reminded: Person) -> None:
     assert "It ends." in quoted.split("[…]")[1]
 
 
-@installed
+@pytest.mark.encoder
 def test_the_packaged_model_finds_what_is_put_in_other_words(ada: Person, small: None, settings: Any) -> None:
     settings.MEMORY_MODEL = INSTALLED
     settings.BACKGROUND_JOBS = {"vectors"}

@@ -39,7 +39,9 @@ def test_sending_answers_202_with_the_run_the_message_and_where_to_follow(ada: P
             "timings": {"queue_ms": None, "ttft_ms": None, "total_ms": None, "release_ms": None},
             "context": {
                 "summary_version": 0, "first_seq": 1, "last_seq": 1, "trimmed": False,
-                "recalled": [], "recalled_tokens": 0,
+                "prompt_tokens": Run.objects.get().prompt_tokens,
+                "system_tokens": Run.objects.get().context["system_tokens"],
+                "summary_tokens": 0, "max_output_tokens": 1024, "recalled": [], "recalled_tokens": 0,
             },
             "notices": [], "finish_reason": "", "error_code": "",
         },

@@ -1,5 +1,6 @@
 """Prompts that go on from one another: as encoding the whole chat makes them, or not at all."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -81,11 +82,10 @@ def test_revisions_name_template_and_tokenizer_whichever_process_asks() -> None:
     assert one.tokenizer_revision == other.tokenizer_revision != tiny_tokenizer().tokenizer_revision
 
 
+@pytest.mark.engine
 def test_the_bundled_models_prompts_go_on() -> None:
     folder = Path(__file__).parents[2] / "var" / "models" / "smollm2-135m-instruct"
-    if not folder.is_dir():
-        pytest.skip("the bundled model is not prepared")
-    tokenizer = tokenization.load(str(folder))
+    tokenizer = tokenization.load(os.environ.get("MODEL") or str(folder))
     chat = [SYSTEM, ChatTurn("user", "How do ships sail?")]
     for number in range(4):
         answer, new = f"{number}. With the wind 🙂, in **short**. ", f"And ship {number}?\n"
