@@ -48,7 +48,7 @@ def chats_page(*, owner_id: UUID, after: UUID | None, limit: int) -> list[dict[s
     chats = [dict(row) for row in found.values("id", "title", "pool", "created_at", "last_active_at")[:limit]]
     made = Summary.objects.filter(chat_id__in=[chat["id"] for chat in chats]).order_by("version")
     # The newest version says what the others said.
-    newest = dict(made.values_list("chat_id", "content"))
+    newest: dict[Any, str] = dict(made.values_list("chat_id", "content"))
     return [chat | {"summary": newest.get(chat["id"])} for chat in chats]
 
 
