@@ -190,6 +190,7 @@ class Filler:
                     "turn": "'turn-' || n",
                     "pool_id": pool,
                     "model": "'SmolLM2-135M-Instruct'",
+                    "kind": self._case({"n % 100 = 6": "'summary'", "n % 10 = 8": "'title'"}, "'turn'"),
                     "status": status,
                     "admission_id": self._id(7, "n"),
                     "reserved_tokens": "1500",
