@@ -16,6 +16,7 @@ from django.utils import timezone
 from inference import api, pools
 from inference.errors import RunNotFound
 from inference.models import Attempt, ModelPool, PoolWeight, Run
+from inference.prompt_pages import PromptPages
 
 
 class PoolWeightInline(admin.TabularInline[PoolWeight, ModelPool]):
@@ -165,7 +166,7 @@ class AttemptInline(_ReadOnly, admin.TabularInline[Attempt, Run]):
 
 
 @admin.register(Run)
-class RunAdmin(_ReadOnly, admin.ModelAdmin[Run]):
+class RunAdmin(_ReadOnly, PromptPages):
     """Runs are written by the state machine alone; here they can be stopped, as their owner would."""
 
     list_display = (
@@ -241,7 +242,10 @@ class RunAdmin(_ReadOnly, admin.ModelAdmin[Run]):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        shown = {"may_cancel": self.has_cancel_permission(request)}
+        shown = {
+            "may_cancel": self.has_cancel_permission(request),
+            "may_read_prompt": self.may_read_prompts(request),
+        }
         return super().change_view(request, object_id, form_url, shown | (extra_context or {}))
 
 
