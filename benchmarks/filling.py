@@ -17,7 +17,7 @@ from django.db.models import NOT_PROVIDED, DateTimeField, Model
 from billing.models import Account, Adjustment, LimitOverride, Plan, Subscription, UsageEntry
 from chatsite.accounts.models import ApiKey, User
 from chatsite.audit.models import AuditEntry
-from conversations.models import Chat, Message, Turn
+from conversations.models import Chat, Message, Summary, Turn
 from inference.models import Attempt, ModelPool, Run
 
 SPAN = timedelta(days=30)
@@ -178,6 +178,20 @@ class Filler:
                     "content": "'Tell me about the lighthouse keeper number ' || n || ', and take your time over it.'",
                     "token_count": "20",
                     "run_id": self._id(1, "n"),
+                    "created_at": self._at(),
+                },
+            ),
+            (
+                Summary,
+                {
+                    "id": self._id(12, "n"),
+                    "chat_id": self._id(2, "n"),
+                    "version": "1",
+                    "first_seq": "1",
+                    "last_seq": "4",
+                    "content": "'They talked about the lighthouse keeper number ' || n || '.'",
+                    "model": "'SmolLM2-135M-Instruct'",
+                    "run_id": self._id(13, "n"),
                     "created_at": self._at(),
                 },
             ),
