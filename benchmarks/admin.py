@@ -186,7 +186,8 @@ def pages_of(filler: Any) -> list[Page]:
             "inference/run",
             (", by id", {"q": str(run)}),
             (", by chat", {"q": str(chat)}),
-            (", oldest first", {"o": "9"}),
+            (", oldest first", {"o": "10"}),
+            (", for summaries", {"kind__exact": "summary"}),
             (", failed", {"status__exact": "failed"}),
             (", done", {"status__exact": "done"}),
             (", streaming", {"status__exact": "streaming"}),
@@ -202,6 +203,7 @@ def pages_of(filler: Any) -> list[Page]:
         *of("conversations/chat", (", titles, no hit", {"q": "zzz"}), by_owner=False, ways=False)[1:],
         *of("conversations/turn", (", by run", {"q": str(run)})),
         *of("conversations/message", (", by chat", {"q": str(chat)}), (", oldest first", {"o": "7"})),
+        *of("conversations/summary", (", by chat", {"q": str(chat)})),
         *of(
             "billing/usageentry",
             (", by run", {"q": str(run)}),

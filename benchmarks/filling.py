@@ -1,7 +1,8 @@
 """Fills a database with many rows of everything that the admin lists, by a few INSERT … SELECT statements.
 
 Times are spread evenly over the last 30 days and ids follow them, as UUIDv7 do. One user owns a tenth of all runs;
-chats have ten turns; 2 % of runs failed, 1 % were interrupted, 5 % stopped; one of three pools answered long ago only.
+chats have ten turns; 2 % of runs failed, 1 % were interrupted, 5 % stopped; one in nine is the system's own; one of
+three pools answered long ago only.
 """
 
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from django.db.models import NOT_PROVIDED, DateTimeField, Model
 from billing.models import Account, Adjustment, LimitOverride, Plan, Subscription, UsageEntry
 from chatsite.accounts.models import ApiKey, User
 from chatsite.audit.models import AuditEntry
-from conversations.models import Chat, Message, Turn
+from conversations.models import Chat, Message, Summary, Turn
 from inference.models import Attempt, ModelPool, Run
 
 SPAN = timedelta(days=30)
@@ -87,6 +88,8 @@ class Filler:
         chat = f"(n / {TURNS_OF_A_CHAT}) * {TURNS_OF_A_CHAT}"
         ended = {"n % 50 = 1": "'failed'", "n % 100 = 2": "'interrupted'", "n % 20 = 3": "'cancelled'"}
         active = f"n >= {self.rows - RECENT} AND n % {TURNS_OF_A_CHAT} = 0"
+        # What nobody is charged for.
+        purpose = {"n % 100 = 6": "'summary'", "n % 10 = 8": "'title'"}
         status = self._case({f"{active} AND n % 30 = 0": "'queued'", active: "'streaming'"} | ended, "'done'")
         run = {"id": self._id(1, "n"), "created_at": self._at(), "owner_id": self._owner(chat)}
         tokens = {"prompt_tokens": "100 + n % 1000", "cached_tokens": "n % 100", "output_tokens": "n % 300"}
@@ -182,6 +185,20 @@ class Filler:
                 },
             ),
             (
+                Summary,
+                {
+                    "id": self._id(12, "n"),
+                    "chat_id": self._id(2, "n"),
+                    "version": "1",
+                    "first_seq": "1",
+                    "last_seq": "4",
+                    "content": "'They talked about the lighthouse keeper number ' || n || '.'",
+                    "model": "'SmolLM2-135M-Instruct'",
+                    "run_id": self._id(13, "n"),
+                    "created_at": self._at(),
+                },
+            ),
+            (
                 Run,
                 run
                 | tokens
@@ -190,6 +207,7 @@ class Filler:
                     "turn": "'turn-' || n",
                     "pool_id": pool,
                     "model": "'SmolLM2-135M-Instruct'",
+                    "kind": self._case(purpose, "'turn'"),
                     "status": status,
                     "admission_id": self._id(7, "n"),
                     "reserved_tokens": "1500",
@@ -216,8 +234,9 @@ class Filler:
                 tokens
                 | {
                     "id": self._id(8, "n"),
-                    "user_id": self._owner(chat),
+                    "user_id": self._case(dict.fromkeys(purpose, "NULL"), self._owner(chat)),
                     "run_id": self._id(1, "n"),
+                    "purpose": self._case(purpose, "'turn'"),
                     "epoch": "1",
                     "admission_id": self._id(7, "n"),
                     "pool": slug,

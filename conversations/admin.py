@@ -1,4 +1,4 @@
-"""Admin screens for chats, turns, messages and the site's banner.
+"""Admin screens for chats, what is in them and made of them, and the site's banner.
 
 What people wrote, titles included, is shown to holders of the permission `view_content` alone, and every showing is
 recorded. For everybody else it is not even loaded, and no list can be searched or sorted by it.
@@ -22,7 +22,7 @@ from django.utils.html import format_html
 
 from conversations import banner, chats, operators
 from conversations.errors import ChatNotFound, InvalidRequest
-from conversations.models import Chat, Message, SiteBanner, Turn
+from conversations.models import Chat, Job, Message, SiteBanner, Summary, Turn
 from inference import api as inference
 
 
@@ -51,7 +51,7 @@ class _Kept(_ReadOnly):
         return False
 
     @admin.display(description="chat")
-    def thread(self, part: Turn | Message) -> str:
+    def thread(self, part: Turn | Message | Summary | Job) -> str:
         """A link by id: to write the chat's name would load it."""
         url = reverse("admin:conversations_chat_change", args=(part.chat_id,))
         return format_html('<a href="{}">{}</a>', url, part.chat_id)
@@ -110,7 +110,9 @@ class ChatAdmin(_ReadOnly, admin.ModelAdmin[Chat]):
 
     def get_fields(self, request: HttpRequest, obj: Chat | None = None) -> tuple[str, ...]:
         fields = ("id", "owner", "pool", "last_seq", "created_at", "last_active_at", "deleted_at")
-        return ("id", "title", *fields[1:]) if may_read(request) else fields
+        # Whose the title is tells nothing of what it says.
+        made = ("title_by", "summary_version")
+        return ("id", "title", *made, *fields[1:]) if may_read(request) else ("id", *made, *fields[1:])
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Chat]:
         found = super().get_queryset(request)
@@ -240,6 +242,65 @@ class MessageAdmin(_Kept, admin.ModelAdmin[Message]):
         if obj is not None and may_read(request):
             self.log_change(request, obj, "view")
         return super().render_change_form(request, context, add, change, form_url, obj)
+
+
+@admin.register(Summary)
+class SummaryAdmin(_Kept, admin.ModelAdmin[Summary]):
+    """As with messages: lists show of what a summary was made, its page also what it says, to those who may read it."""
+
+    list_display = ("id", "thread", "version", "first_seq", "last_seq", "model", "made")
+    ordering = ("-id",)
+    sortable_by = ("made",)
+    search_fields = ("=id", "=run_id", "=chat__id", "=chat__owner__email")
+    search_help_text = "An owner's e-mail address, or the id of a summary, a run or a chat."
+
+    @admin.display(description="created", ordering="id")
+    def made(self, summary: Summary) -> Any:
+        return summary.created_at
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Summary]:
+        return super().get_queryset(request).defer("content")
+
+    def get_fields(self, request: HttpRequest, obj: Summary | None = None) -> tuple[str, ...]:
+        fields = ("id", "thread", "version", "first_seq", "last_seq", "model", "run_id", "created_at")
+        return (*fields, "content") if may_read(request) else fields
+
+    def render_change_form(
+        self,
+        request: HttpRequest,
+        context: dict[str, Any],
+        add: bool = False,
+        change: bool = False,
+        form_url: str = "",
+        obj: Summary | None = None,
+    ) -> HttpResponse:
+        """Recorded here, of the object that is shown: to look it up by its address once more could find another."""
+        if obj is not None and may_read(request):
+            self.log_change(request, obj, "view")
+        return super().render_change_form(request, context, add, change, form_url, obj)
+
+
+@admin.register(Job)
+class JobAdmin(_Kept, admin.ModelAdmin[Job]):
+    """What is wanted or under way now: a job's row goes with its end. Without a run it waits."""
+
+    list_display = ("id", "kind", "thread", "pool", "run_id", "failures", "due_at", "created_at")
+    ordering = ("-id",)
+    search_fields = ("=id", "=run_id", "=chat__id", "=chat__owner__email")
+    search_help_text = "An owner's e-mail address, or the id of a job, a run or a chat."
+    fields = (
+        "id",
+        "kind",
+        "thread",
+        "pool",
+        "run_id",
+        "version",
+        "first_seq",
+        "last_seq",
+        "failures",
+        "due_at",
+        "created_at",
+    )
 
 
 class SiteBannerForm(forms.ModelForm[SiteBanner]):

@@ -100,9 +100,12 @@ def _accept(job: Job, pool: PoolInfo, work: _Work, *, now: datetime) -> RunInfo 
             pool=pool,
             prompt_ids=work.prompt_ids,
             max_output_tokens=work.max_output_tokens,
-            context={"version": work.version, "first_seq": work.first_seq, "last_seq": work.last_seq}
-            if job.kind == Job.Kind.SUMMARY
-            else {},
+            context={"revisions": inference.revisions_of(pool)}
+            | (
+                {"version": work.version, "first_seq": work.first_seq, "last_seq": work.last_seq}
+                if job.kind == Job.Kind.SUMMARY
+                else {}
+            ),
             now=now,
         )
 

@@ -16,6 +16,7 @@ from django.utils import timezone
 from inference import api, pools
 from inference.errors import RunNotFound
 from inference.models import Attempt, ModelPool, PoolWeight, Run
+from inference.prompt_pages import PromptPages
 
 
 class PoolWeightInline(admin.TabularInline[PoolWeight, ModelPool]):
@@ -32,6 +33,14 @@ class ModelPoolAdmin(admin.ModelAdmin[ModelPool]):
     fieldsets = (
         (None, {"fields": ("name", "slug", "model", "is_default", "is_open")}),
         ("Limits", {"fields": ("context_window", "max_output_tokens", "max_concurrent_runs")}),
+        (
+            "Context",
+            {
+                "fields": ("reserve_tokens", "high_water", "low_water"),
+                "description": "What of the window a chat may take, and when its oldest turns are summarised. Changes "
+                "count from the next message on.",
+            },
+        ),
         ("Deadlines", {"fields": ("queue_wait_s", "generation_s", "max_epochs", "stall_s")}),
         (
             "Queue",
@@ -157,12 +166,13 @@ class AttemptInline(_ReadOnly, admin.TabularInline[Attempt, Run]):
 
 
 @admin.register(Run)
-class RunAdmin(_ReadOnly, admin.ModelAdmin[Run]):
+class RunAdmin(_ReadOnly, PromptPages):
     """Runs are written by the state machine alone; here they can be stopped, as their owner would."""
 
     list_display = (
         "id",
         "owner",
+        "kind",
         "pool",
         "status",
         "error_code",
@@ -171,7 +181,7 @@ class RunAdmin(_ReadOnly, admin.ModelAdmin[Run]):
         "output_tokens",
         "accepted",
     )
-    list_filter = ("status", "pool")
+    list_filter = ("status", "kind", "pool")
     sortable_by = ("accepted",)
     search_fields = ("=id", "=chat_id", "=owner__id", "=owner__email")
     search_help_text = "An owner's e-mail address, or the id of a run, a chat or an owner."
@@ -195,7 +205,7 @@ class RunAdmin(_ReadOnly, admin.ModelAdmin[Run]):
 
     @admin.action(description="Stop selected answers", permissions=["cancel"])
     def cancel(self, request: HttpRequest, queryset: QuerySet[Run]) -> None:
-        stopped = sum(self._stop(request, run) for run in queryset.filter(status__in=Run.ACTIVE))
+        stopped = sum(self._stop(request, run) for run in queryset.filter(status__in=Run.ACTIVE) if run.is_turn)
         self.message_user(request, f"{stopped} stopped or asked to stop.")
 
     def get_urls(self) -> list[URLPattern]:
@@ -209,7 +219,11 @@ class RunAdmin(_ReadOnly, admin.ModelAdmin[Run]):
         run = self.get_object(request, str(run_id))
         if run is None:
             raise Http404
-        if run.is_active:
+        if not run.is_turn:
+            self.message_user(
+                request, "The system's own work is not stopped here: it would begin anew.", messages.WARNING
+            )
+        elif run.is_active:
             self._stop(request, run)
             self.message_user(request, "The answer was stopped, or its worker asked to stop it.")
         else:
@@ -228,7 +242,10 @@ class RunAdmin(_ReadOnly, admin.ModelAdmin[Run]):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        shown = {"may_cancel": self.has_cancel_permission(request)}
+        shown = {
+            "may_cancel": self.has_cancel_permission(request),
+            "may_read_prompt": self.may_read_prompts(request),
+        }
         return super().change_view(request, object_id, form_url, shown | (extra_context or {}))
 
 

@@ -100,7 +100,8 @@ class PoolLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierWatch:
-    """A plan's part of a pool's queue. `weight` is None for a plan that is gone.
+    """A plan's part of a pool's queue. `weight` is None for a plan that is gone. `is_system`: no plan's, but that of
+    what is made of chats in the background.
 
     `share` (0 to 1) is what it had of the service given lately, `due` what its weight gives it among those that wait
     now, floors included: None while nobody of it waits. `wait_s`: of a message that comes now.
@@ -114,6 +115,7 @@ class TierWatch:
     waiting: int
     users: int
     wait_s: float
+    is_system: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

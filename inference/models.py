@@ -358,6 +358,7 @@ class Run(models.Model):
             models.Index(fields=["owner", "id"], name="run_owner"),
             models.Index(fields=["pool", "id"], name="run_pool"),
             models.Index(fields=["pool", "status", "id"], name="run_pool_status"),
+            models.Index(fields=["kind", "id"], name="run_kind"),
         ]
         permissions: ClassVar = [("cancel_run", "Can stop anybody's answer")]
 

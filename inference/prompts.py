@@ -51,6 +51,14 @@ def digest_of(ids: Sequence[int]) -> str:
     return hashlib.sha256(token_ids.pack(ids)).hexdigest()
 
 
+def stored_digest(*, run_id: UUID) -> str:
+    """The digest that the run's prompt was stored with. Raises PromptNotRebuilt: not stored."""
+    digest = Prompt.objects.filter(run_id=run_id).values_list("digest", flat=True).first()
+    if digest is None:
+        raise PromptNotRebuilt(run_id=run_id, reason=f"the prompt of {run_id} is not stored")
+    return digest
+
+
 def rebuild(*, run_id: UUID) -> list[int]:
     """The token ids that the run was accepted with. Raises PromptNotRebuilt: not stored, or not what was stored."""
     parts: list[tuple[int, list[int]]] = []
@@ -61,7 +69,10 @@ def rebuild(*, run_id: UUID) -> list[int]:
         if stored is None or len(parts) > MAX_DEPTH:
             raise PromptNotRebuilt(run_id=run_id, reason=f"the prompt of {sought} is not stored")
         digest = digest or stored.digest
-        parts.append((stored.shared, token_ids.unpack(zlib.decompress(bytes(stored.rest)))))
+        try:
+            parts.append((stored.shared, token_ids.unpack(zlib.decompress(bytes(stored.rest)))))
+        except (zlib.error, ValueError) as error:
+            raise PromptNotRebuilt(run_id=run_id, reason=f"what is stored of {sought} cannot be read") from error
         sought = stored.base_id
     ids: list[int] = []
     for shared, rest in reversed(parts):

@@ -71,6 +71,7 @@ def _tiers(policy: Policy, state: queue.PoolState) -> list[TierWatch]:
                 waiting=0 if tier is None else tier.waiting,
                 users=0 if tier is None else tier.users,
                 wait_s=0.0 if tier is None else tier.wait_ms / 1000,
+                is_system=plan == policies.SYSTEM_TIER,
             )
         )
     return sorted(found, key=lambda tier: (-(tier.weight or 0), tier.plan))

@@ -171,6 +171,11 @@ class ChatTokenizer:
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
         return text
 
+    def spell(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens included: of a prompt, what its template made."""
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
+        return text
+
     def stream(self, prompt_ids: Sequence[int] = ()) -> Callable[[int], str]:
         """A function that maps each next token id to the text it completes.
 
@@ -213,23 +218,18 @@ class ChatTokenizer:
             fitting = _verbatim(text, pieces, {number: contents[number] for number in known})
             if len(fitting) == len(known):
                 ids = self._encode_contents(messages, contents, known, add_generation_prompt)
-                if self._spell(ids) == text:
+                if self.spell(ids) == text:
                     return ids
-                fitting = {number for number, own in known.items() if self._spell(own) == contents[number]}
+                fitting = {number for number, own in known.items() if self.spell(own) == contents[number]}
                 if len(fitting) == len(known):
                     # Some texts no ids are: of characters that the tokenizer does not know, or normalises.
                     plain = self._encode_contents(messages, contents, {}, add_generation_prompt)
-                    return ids if self._spell(ids) == self._spell(plain) else plain
+                    return ids if self.spell(ids) == self.spell(plain) else plain
             known = {number: own for number, own in known.items() if number in fitting}
         return self._encode_contents(messages, contents, {}, add_generation_prompt)
 
     def _marked(self, contents: Sequence[str], known: Mapping[int, object]) -> list[str]:
         return [self._mark if number in known else content for number, content in enumerate(contents)]
-
-    def _spell(self, ids: list[int]) -> str:
-        """The text of token ids, special tokens included."""
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=False)
-        return text
 
     def _encode_contents(
         self,

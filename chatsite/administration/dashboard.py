@@ -41,10 +41,20 @@ class Runs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnWork:
+    """What the system itself used for one purpose, and what that costs, for people."""
+
+    purpose: str
+    used: Used
+    cost: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """Tokens of today, and of each of the last 24 hours."""
+    """Tokens of today, and of each of the last 24 hours. `own` is the part of today's that no user is charged for."""
 
     today: Used
+    own: Sequence[OwnWork]
     chart: Chart
 
 
@@ -94,4 +104,11 @@ def _tokens(*, now: datetime) -> Tokens:
     hours = [first + timedelta(hours=number) for number in range(HOURS)]
     rows = [used.get(hour) or HourOfUse(begins_at=hour, tokens=Used()) for hour in hours]
     today = sum((row.tokens for row in rows if row.begins_at >= start_of_day(now)), Used())
-    return Tokens(today=today, chart=Chart.of(rows))
+    return Tokens(today=today, own=_own_work(since=start_of_day(now)), chart=Chart.of(rows))
+
+
+def _own_work(*, since: datetime) -> list[OwnWork]:
+    return [
+        OwnWork(purpose=purpose, used=used, cost=billing.amount(used.cost))
+        for purpose, used in sorted(billing.system_usage(since=since).items())
+    ]

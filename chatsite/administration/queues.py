@@ -27,6 +27,7 @@ class Tier:
     """A row of a pool's table; `kind` is the colour of its parts."""
 
     watch: TierWatch
+    name: str
     kind: str
 
 
@@ -84,15 +85,23 @@ def for_page(*, now: datetime) -> Queues:
 def _pool(pool: PoolWatch, *, used: Used, counts: Sequence[PoolCount]) -> Pool:
     return Pool(
         watch=pool,
-        tiers=[Tier(watch=tier, kind=f"part-{min(number, KINDS - 1)}") for number, tier in enumerate(pool.tiers)],
+        tiers=[
+            Tier(watch=tier, name=_name(tier), kind=f"part-{min(number, KINDS - 1)}")
+            for number, tier in enumerate(pool.tiers)
+        ],
         workers=[Worker(watch=worker, name=_short(worker.boot_id)) for worker in pool.workers],
-        due=Strip.of([(tier.plan, tier.due or 0.0) for tier in pool.tiers])
+        due=Strip.of([(_name(tier), tier.due or 0.0) for tier in pool.tiers])
         if any(tier.due for tier in pool.tiers)
         else None,
-        served=Strip.of([(tier.plan, tier.share) for tier in pool.tiers]),
+        served=Strip.of([(_name(tier), tier.share) for tier in pool.tiers]),
         hits=used.cached / used.prompt if used.prompt else None,
         tallies=_tallies([count for count in counts if count.pool == pool.slug]),
     )
+
+
+def _name(tier: TierWatch) -> str:
+    """A plan's slug; what is no plan says what it is."""
+    return "system: summaries and titles" if tier.is_system else tier.plan
 
 
 def _short(boot_id: str) -> str:

@@ -10,10 +10,12 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django.utils import timezone
+from uuid_utils.compat import uuid7
 
 from chatsite.audit.models import AuditEntry
-from conversations import operators
-from conversations.models import Chat, Message, Turn
+from conversations import background, operators
+from conversations.models import Chat, Job, Message, Summary, Turn
 from conversations.tests.support import Person, queued, settle_by_hand
 from inference.models import Run
 
@@ -21,7 +23,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 SECRET = "My secret is 4711."
 TITLE = "Voyage to Zanzibar"
-VIEWS = ("view_chat", "view_turn", "view_message")
+VIEWS = ("view_chat", "view_turn", "view_message", "view_summary", "view_job")
 
 
 def staff(email: str, *permissions: str) -> Client:
@@ -57,6 +59,26 @@ def chat(ada: Person) -> Chat:
     return Chat.objects.get(id=opened)
 
 
+@pytest.fixture
+def summary(chat: Chat) -> Summary:
+    return Summary.objects.create(
+        chat=chat,
+        version=1,
+        first_seq=1,
+        last_seq=2,
+        content=SECRET,
+        model="m",
+        run_id=uuid7(),
+        created_at=timezone.now(),
+    )
+
+
+@pytest.fixture
+def job(chat: Chat) -> Job:
+    now = timezone.now()
+    return Job.objects.create(chat=chat, kind="summary", pool="default", due_at=now, created_at=now)
+
+
 def page(operator: Client, model: str, *args: object, **query: str) -> str:
     name = f"admin:conversations_{model}_{'change' if args else 'changelist'}"
     response = operator.get(reverse(name, args=args), query)
@@ -70,13 +92,17 @@ def views() -> list[tuple[str, str]]:
     return [(entry.actor_email, entry.object_id) for entry in entries]
 
 
-def test_lists_and_screens_open_and_never_show_what_was_written(support: Client, chat: Chat) -> None:
+def test_lists_and_screens_open_and_never_show_what_was_written(
+    support: Client, chat: Chat, summary: Summary, job: Job
+) -> None:
     message = Message.objects.get(chat=chat, role="user")
-    pages = [page(support, model) for model in ("chat", "turn", "message")]
+    pages = [page(support, model) for model in ("chat", "turn", "message", "summary", "job")]
     pages += [
         page(support, "chat", chat.id),
         page(support, "turn", message.turn_id),
         page(support, "message", message.id),
+        page(support, "summary", summary.id),
+        page(support, "job", job.id),
     ]
     assert all(str(chat.id) in shown for shown in pages)
     assert all(written not in shown for shown in pages for written in (SECRET, "Zanzibar"))
@@ -84,13 +110,17 @@ def test_lists_and_screens_open_and_never_show_what_was_written(support: Client,
     assert views() == []
 
 
-def test_without_the_permission_what_was_written_is_not_even_loaded(support: Client, chat: Chat) -> None:
+def test_without_the_permission_what_was_written_is_not_even_loaded(
+    support: Client, chat: Chat, summary: Summary
+) -> None:
     message = Message.objects.get(chat=chat, role="user")
     with CaptureQueriesContext(connection) as asked:
         page(support, "chat")
         page(support, "chat", chat.id)
         page(support, "message")
         page(support, "message", message.id)
+        page(support, "summary")
+        page(support, "summary", summary.id)
     assert [query["sql"] for query in asked if '"content"' in query["sql"] or '"title"' in query["sql"]] == []
 
 
@@ -137,6 +167,51 @@ def test_with_the_permission_each_showing_is_recorded(reader: Client, chat: Chat
     seen = [message.id, chat.id, chat.id, message.id]
     assert views() == [(who, str(one)) for one in seen]
     assert not AuditEntry.objects.filter(detail__contains="Zanzibar").exists()
+
+
+def test_a_summary_is_shown_to_those_who_may_read_it_and_each_showing_is_recorded(
+    reader: Client, summary: Summary
+) -> None:
+    assert SECRET not in page(reader, "summary"), "lists show no content to anybody"
+    assert views() == []
+    assert SECRET in page(reader, "summary", summary.id)
+    assert views() == [("reader@example.org", str(summary.id))]
+    response = reader.get(reverse("admin:conversations_summary_changelist"), {"content__startswith": "M"})
+    assert response.status_code == 400
+
+
+def test_the_list_of_summaries_tells_of_what_they_were_made(support: Client, summary: Summary) -> None:
+    row = " ".join(re.sub("<[^>]*>", " ", page(support, "summary")).split())
+    assert f"{summary.id} {summary.chat_id} 1 1 2 m " in row
+    assert str(summary.id) in page(support, "summary", q=str(summary.run_id))
+    assert str(summary.id) in page(support, "summary", q="ada@example.org")
+    assert str(summary.id) not in page(support, "summary", q=str(uuid7()))
+
+
+def test_the_list_of_jobs_tells_what_is_wanted(support: Client, job: Job) -> None:
+    row = " ".join(re.sub("<[^>]*>", " ", page(support, "job")).split())
+    assert f"{job.id} Summary {job.chat_id} default - 0 " in row
+    assert str(job.id) in page(support, "job", q=str(job.chat_id))
+    assert str(job.id) not in page(support, "job", q=str(uuid7()))
+
+
+def test_whose_a_chats_title_is_can_be_seen_without_reading_it(support: Client, chat: Chat) -> None:
+    Chat.objects.filter(id=chat.id).update(title_by=Chat.TitleBy.MODEL, summary_version=7)
+    shown = page(support, "chat", chat.id)
+    assert re.search(r'field-title_by">.*?readonly">A model<', shown, re.DOTALL | re.IGNORECASE)
+    assert re.search(r'field-summary_version">.*?readonly">7<', shown, re.DOTALL)
+    assert views() == []
+
+
+def test_the_prompt_of_the_systems_own_work_can_be_shown(operator: Client, ada: Person) -> None:
+    opened = ada.new_chat()
+    settle_by_hand(ada.sent(opened, SECRET)["run"]["id"])
+    assert background.dispatch(now=timezone.now()) == 1
+    run = Run.objects.get(kind="title")
+    shown = operator.get(reverse("admin:inference_run_prompt", args=[run.id])).content.decode()
+    assert f"User: {SECRET}" in shown
+    assert "Write a title for this conversation" in shown
+    assert views() == [("root@example.org", str(run.id))]
 
 
 @pytest.mark.parametrize("looked_for", ["ada@example.org", "ADA@example.org", "{owner}", "{chat}"])
@@ -233,20 +308,24 @@ def test_chats_are_filtered_by_pool_without_reading_them_all(support: Client, ch
     assert not any("DISTINCT" in query["sql"] for query in asked)
 
 
-@pytest.mark.parametrize("model", ["chat", "turn", "message"])
-def test_nothing_is_added_or_changed_by_hand(operator: Client, chat: Chat, model: str) -> None:
+@pytest.mark.parametrize("model", ["chat", "turn", "message", "summary", "job"])
+def test_nothing_is_added_or_changed_by_hand(
+    operator: Client, chat: Chat, summary: Summary, job: Job, model: str
+) -> None:
     assert operator.get(reverse(f"admin:conversations_{model}_add")).status_code == 403
     message = Message.objects.get(chat=chat, role="user")
-    pk = {"chat": chat.id, "turn": message.turn_id, "message": message.id}[model]
+    pk = {"chat": chat.id, "turn": message.turn_id, "message": message.id, "summary": summary.id, "job": job.id}[model]
     assert operator.post(reverse(f"admin:conversations_{model}_change", args=[pk]), {"title": "x"}).status_code == 403
 
 
-@pytest.mark.parametrize("model", ["turn", "message"])
-def test_a_turn_or_message_goes_with_its_chat_and_never_alone(operator: Client, chat: Chat, model: str) -> None:
+@pytest.mark.parametrize("model", ["turn", "message", "summary", "job"])
+def test_what_is_in_a_chat_goes_with_it_and_never_alone(
+    operator: Client, chat: Chat, summary: Summary, job: Job, model: str
+) -> None:
     message = Message.objects.get(chat=chat, role="user")
-    pk = {"turn": message.turn_id, "message": message.id}[model]
+    pk = {"turn": message.turn_id, "message": message.id, "summary": summary.id, "job": job.id}[model]
     assert operator.post(reverse(f"admin:conversations_{model}_delete", args=[pk]), {"post": "yes"}).status_code == 403
-    assert Message.objects.count() == 2
+    assert [kind.objects.count() for kind in (Turn, Message, Summary, Job)] == [1, 2, 1, 1]
 
 
 def test_deleting_a_chat_stops_its_answer_first(operator: Client, chat: Chat, ada: Person) -> None:

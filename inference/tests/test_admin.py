@@ -25,6 +25,9 @@ POOL = {
     "name": "New",
     "context_window": "4096",
     "max_output_tokens": "1024",
+    "reserve_tokens": "512",
+    "high_water": "75",
+    "low_water": "40",
     "max_concurrent_runs": "32",
     "queue_wait_s": "300",
     "generation_s": "600",
@@ -157,6 +160,26 @@ def test_runs_are_found_by_owner_and_id(root: Client, accept: Callable[..., Run]
         assert str(hers.pk) not in page
 
 
+def test_runs_are_told_apart_by_what_they_are_for(root: Client, accept: Callable[..., Run]) -> None:
+    answer, title = accept(), accept(kind="title")
+    page = root.get(RUNS).content.decode()
+    assert [kind in page for kind in ('field-kind">Turn', 'field-kind">Title')] == [True, True]
+    page = root.get(RUNS, {"kind__exact": "title"}).content.decode()
+    assert [str(run.pk) in page for run in (answer, title)] == [False, True]
+
+
+def test_the_systems_own_work_is_not_stopped_and_nobody_is_told_that_it_was(
+    root: Client, accept: Callable[..., Run]
+) -> None:
+    summary = accept(kind="summary")
+    assert "0 stopped or asked to stop." in root.post(RUNS, chosen("cancel", summary), follow=True).content.decode()
+    assert "Stop this answer" not in root.get(f"{RUNS}{summary.pk}/change/").content.decode()
+    page = root.post(f"{RUNS}{summary.pk}/cancel/", follow=True).content.decode()
+    assert "is not stopped here" in page
+    assert Run.objects.get(pk=summary.pk).status == "queued"
+    assert acts() == []
+
+
 def test_pools_are_opened_and_closed_from_the_list(root: Client, pool: ModelPool) -> None:
     other = another(is_open=False)
     assert "1 opened" in root.post(POOLS, chosen("open", pool, other), follow=True).content.decode()
@@ -217,6 +240,17 @@ def test_the_queue_of_a_pool_and_its_overflow_are_set_and_the_trail_says_so(root
     assert all(name in detail for name in ("mode", "queue depth", "overflow to"))
 
 
+def test_what_a_chat_may_take_of_a_pools_window_is_set_and_the_trail_says_so(root: Client, pool: ModelPool) -> None:
+    address = f"{POOLS}{pool.pk}/change/"
+    assert "when its oldest turns are summarised" in root.get(address).content.decode()
+    form = POOL | {"is_open": "on", "reserve_tokens": "600", "high_water": "80", "low_water": "30"}
+    assert root.post(address, form).status_code == 302
+    pool.refresh_from_db()
+    assert (pool.reserve_tokens, pool.high_water, pool.low_water) == (600, 80, 30)
+    detail = AuditEntry.objects.get(action="change").detail.lower()
+    assert all(name in detail for name in ("reserve tokens", "high-water mark", "low-water mark"))
+
+
 def test_a_smaller_model_does_not_lead_back_to_the_larger_one(root: Client, pool: ModelPool) -> None:
     tiny = another("tiny")
     small = another("small", overflow_to=tiny)
@@ -266,6 +300,13 @@ def test_the_default_pool_is_not_deleted_and_another_without_runs_is(root: Clien
     [
         ({"max_output_tokens": "4096"}, "leave room for a prompt in the window (4096 tokens)"),
         ({"max_output_tokens": "0"}, "at least 1"),
+        ({"reserve_tokens": "-1"}, "greater than or equal to 0"),
+        ({"reserve_tokens": "9" * 30}, "less than or equal to"),
+        ({"high_water": "101"}, "between 1 and 100"),
+        ({"low_water": "0"}, "between 1 and 100"),
+        ({"low_water": "75"}, "must be below the high-water mark (75 %)"),
+        ({"high_water": ""}, "This field is required"),
+        ({"low_water": "half"}, "Enter a whole number"),
         ({"max_concurrent_runs": "0"}, "between 1 and"),
         ({"queue_wait_s": "0"}, "between 1 and 14,400"),
         ({"max_epochs": "21"}, "between 1 and 20"),

@@ -7,6 +7,7 @@ import { RunFollower } from "./follow.mjs";
 import { refusalText, remarks, statusText } from "./labels.mjs";
 import { patiently } from "./outbox.mjs";
 import { isNews } from "./queueing.mjs";
+import { TitleWatch } from "./titling.mjs";
 
 const SEND_DELAYS_MS = [500, 1000, 2000, 4000, 8000, 15_000, 15_000];
 const RESEND_WITHIN_MS = 10 * 60_000; // A turn left longer ago goes back to the composer, for the user to decide.
@@ -22,6 +23,9 @@ const NOT_RETRIED = {
   detail: "Trying again cannot give two answers.",
 };
 
+/** Whether asking again is pointless. */
+const isFinal = (error) => error instanceof Refused && error.status < 500 && error.status !== 429;
+
 export class Conversation {
   #api;
   #outbox;
@@ -32,6 +36,8 @@ export class Conversation {
   #live = null;
   #retrying = false;
   #lastActive = null;
+  #title = null;
+  #titling;
 
   /**
    * views: messages (MessageList), composer {setActivity, restore, submit}, alert {show, clear}, chats {place}, address
@@ -45,6 +51,14 @@ export class Conversation {
     this.#views = views;
     this.#system = system;
     this.#chatId = chatId;
+    // Not by `#refreshChat`: what it notes of the chat, `wake` would take for shown.
+    this.#titling = new TitleWatch({
+      load: () => api.getChat(this.#chatId),
+      show: (chat) => views.chats.place(chat),
+      isFinal,
+      setTimer: system.setTimer,
+      clearTimer: system.clearTimer,
+    });
   }
 
   get chatId() {
@@ -204,11 +218,11 @@ export class Conversation {
       parts: {
         ...this.#system,
         loadRun: (id) => this.#api.getRun(id),
-        isFinal: (error) => error instanceof Refused && error.status < 500 && error.status !== 429,
+        isFinal,
         onAnswer: (answer) => this.#draw(live, answer),
         onLink: (link) => live.view.link(link),
         onEnded: () => this.#ended(live),
-        onSettled: () => this.#settled(live),
+        onSettled: (run) => this.#settled(live, run),
         onLost: (error) => this.#lost(live, error),
       },
     });
@@ -244,7 +258,9 @@ export class Conversation {
 
   async #ended(live) {
     this.#release(live);
+    const before = this.#title;
     const chat = await this.#refreshChat();
+    if (live.answer.outcome === "complete" && !chat?.active_run) this.#expectTitle(before);
     if (!chat?.active_run || this.#live) return;
     if (chat.active_run.id === live.runId) {
       // The end that was replayed has been superseded by a retry of the same run.
@@ -257,8 +273,9 @@ export class Conversation {
     }
   }
 
-  async #settled(live) {
+  async #settled(live, run) {
     this.#release(live);
+    const before = this.#title;
     try {
       await this.#patiently(() => this.#fetchLatest());
       this.#views.announcer.say("The answer has ended");
@@ -267,6 +284,16 @@ export class Conversation {
       return;
     }
     await this.#refreshChat();
+    if (run.status === "done") this.#expectTitle(before);
+  }
+
+  /**
+   * Of a chat's first whole answer a model makes a title, soon. `before` is the title of before the answer's end, null
+   * where none is known: another one by now is that title.
+   */
+  #expectTitle(before) {
+    if (this.#views.messages.completeCount !== 1) return;
+    if (before === null || before === this.#title) this.#titling.begin(this.#title);
   }
 
   #lost(live, error) {
@@ -306,6 +333,8 @@ export class Conversation {
       return null;
     }
     this.#lastActive = chat.last_active_at;
+    this.#title = chat.title;
+    this.#titling.seen(chat.title);
     this.#views.chats.place(chat);
     return chat;
   }

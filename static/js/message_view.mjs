@@ -31,6 +31,11 @@ export class MessageList {
     return seqs.length ? Math.min(...seqs) : null;
   }
 
+  /** How many complete answers are shown. */
+  get completeCount() {
+    return this.#list.querySelectorAll('[data-role="assistant"][data-state="complete"]').length;
+  }
+
   /** The first element, or null. */
   get first() {
     return this.#list.firstElementChild;

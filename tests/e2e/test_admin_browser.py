@@ -4,6 +4,7 @@ On a site of its own, with the scripted engine. Also fails on an error in the br
 content security policy among them, and on any request to another host.
 """
 
+import json
 import re
 import threading
 from collections.abc import Iterator
@@ -129,6 +130,24 @@ def test_a_user_is_suspended_after_a_question_and_reinstated(operator: Visitor, 
     page.get_by_role("button", name="Yes, reinstate").click()
     expect(page.get_by_text("1 reinstated.")).to_be_visible()
     assert talker.api.http.get("/api/v1/me").status_code == 200
+
+
+def test_the_prompt_that_was_sent_is_shown_and_downloaded_from_its_runs_page(operator: Visitor, talker: Talker) -> None:
+    run = talker.api.send(talker.api.new_chat(), "Hello <b>you</b>. [[tps=1000 tokens=5]]")["run"]["id"]
+    assert [event.type for event in talker.api.follow(run)][-1] == "completed"
+    page = operator.open(f"/admin/inference/run/{run}/change/")
+    page.get_by_role("link", name="Show the prompt that was sent").click()
+    expect(page.get_by_text("The two agree")).to_be_visible()
+    text = page.locator("[data-text]").inner_text()
+    assert "<|im_start|>user\nHello <b>you</b>. [[tps=1000 tokens=5]]<|im_end|>\n<|im_start|>assistant" in text
+    with page.expect_download() as downloading:
+        page.get_by_role("link", name="Download the ids as JSON").click()
+    told = json.loads(downloading.value.path().read_text())
+    assert (told["run_id"], told["sha256"]) == (run, page.locator("[data-rebuilt]").inner_text())
+    assert f"{len(told['ids']):,}" == page.locator("[data-tokens]").inner_text()
+    page.get_by_role("link", name=f"{run} done").click()
+    page.get_by_role("link", name="History").click()
+    expect(page.get_by_role("cell", name="View content")).to_have_count(2)
 
 
 def test_every_screen_keeps_to_the_content_security_policy(operator: Visitor, talker: Talker) -> None:

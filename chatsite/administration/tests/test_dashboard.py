@@ -15,7 +15,7 @@ from django.utils import timezone
 from uuid_utils.compat import uuid7
 
 from billing import api as billing
-from billing.contracts import Charge, HourOfUse, Used
+from billing.contracts import Charge, HourOfUse, Prices, Used
 from billing.models import UsageEntry
 from chatsite.accounts import accounts
 from chatsite.accounts.models import User
@@ -74,12 +74,14 @@ def a_run(ada: User) -> Callable[..., UUID]:
     return make
 
 
-def charge(user: User, at: datetime, **tokens: int) -> None:
+def charge(user: User | None, at: datetime, *, purpose: str = "turn", output_price: int = 0, **tokens: int) -> None:
     counts: dict[str, Any] = {"prompt_tokens": 0, "cached_tokens": 0, "output_tokens": 0, "wasted_tokens": 0}
     counts |= {f"{kind}_tokens": number for kind, number in tokens.items()}
     billing.record(
         Charge(
-            user_id=user.pk,
+            user_id=None if user is None else user.pk,
+            purpose=purpose,
+            prices=Prices(output=output_price),
             run_id=uuid4(),
             epoch=1,
             admission_id=uuid4(),
@@ -166,6 +168,35 @@ def test_tokens_are_those_of_the_day_and_the_hours_those_of_the_last_day(ada: Us
     }
 
 
+def test_the_systems_own_work_of_the_day_is_told_by_purpose_and_is_a_part_of_its_tokens(ada: User) -> None:
+    charge(ada, NOON, prompt=100, output=10)
+    charge(None, NOON, purpose="summary", prompt=50, cached=20, output=5, output_price=2_000_000)
+    charge(None, NOON, purpose="summary", prompt=50, output=5, output_price=2_000_000)
+    charge(None, NOON, purpose="title", prompt=7, output=3)
+    charge(None, NOON - timedelta(hours=13), purpose="title", output=1000)
+    shown = dashboard.for_staff(may=lambda _: True, now=NOON).tokens
+    assert shown
+    assert shown.today == Used(prompt=207, cached=20, output=23, cost=20)
+    assert [(work.purpose, work.used) for work in shown.own] == [
+        ("summary", Used(prompt=100, cached=20, output=10, cost=20)),
+        ("title", Used(prompt=7, output=3)),
+    ]
+    assert shown.own[0].cost.startswith("0.00002 ")
+
+
+def test_the_systems_own_work_is_shown_with_the_tokens_alone(client: Client, browser: Client, ada: User) -> None:
+    assert "None today." in page(browser)
+    charge(None, timezone.now(), purpose="summary", prompt=1234, output=56)
+    [row] = re.findall(r'<tr data-own="summary">.*?</tr>', page(browser))
+    said = re.sub("<[^>]*>", " ", row).split()
+    assert said[:4] == ["Summary", "1,234", "0", "56"]
+    assert 'href="/admin/billing/usageentry/?purpose__exact=summary"' in row
+    User.objects.filter(pk=ada.pk).update(is_staff=True)
+    ada.user_permissions.add(Permission.objects.get(codename="view_run"))
+    client.force_login(ada)
+    assert "data-own" not in page(client)
+
+
 def test_the_highest_bar_fills_the_chart_and_its_parts_add_up() -> None:
     hours = [
         HourOfUse(begins_at=NOON, tokens=Used(prompt=60, cached=20, output=30, wasted=10)),
@@ -219,6 +250,8 @@ def test_its_number_of_queries_is_fixed_and_each_is_answered_by_an_index(
         for _ in range(3):
             a_run(status)
     charge(ada, timezone.now(), output=1)
+    for purpose in ("summary", "title"):
+        charge(None, timezone.now(), purpose=purpose, output=1)
     with CaptureQueriesContext(connection) as many:
         page(browser)
     # Owners' addresses, once there are any.
@@ -226,7 +259,7 @@ def test_its_number_of_queries_is_fixed_and_each_is_answered_by_an_index(
     assert len(many) <= 15
     if connection.vendor == "sqlite":
         large = [one["sql"] for one in many if "inference_run" in one["sql"] or "billing_usageentry" in one["sql"]]
-        assert len(large) >= 6
+        assert len(large) >= 7
         with connection.cursor() as cursor:
             for sql in large:
                 cursor.execute("EXPLAIN QUERY PLAN " + sql.replace("%", "%%"))

@@ -81,6 +81,21 @@ def test_it_shows_who_waits_what_is_due_to_them_and_who_serves(browser: Client, 
     assert row(shown, "data-worker").startswith("node-1 abcdef scripted 3 of 8 1 25 % 46,000 90,000")
 
 
+def test_the_systems_own_work_is_named_and_comes_last(browser: Client, valkey: Valkey) -> None:
+    beat()
+    for tier in ("free", policies.SYSTEM_TIER):
+        wait(tier)
+    shown = page(browser)
+    rows = re.findall(r'<tr data-tier="([^"]*)"', shown)
+    assert rows[-1] == policies.SYSTEM_TIER
+    system = row(shown, f'data-tier="{policies.SYSTEM_TIER}"')
+    assert system.startswith("system: summaries and titles 0.01 ")
+    assert re.search(r" 1 1 ", system)
+    assert "gives way first" not in system
+    assert re.search(r"Due now: [^\"]*, system: summaries and titles \d+%", shown)
+    assert f"> {policies.SYSTEM_TIER} <" not in shown, "its key is nobody's word for it"
+
+
 def test_it_shows_modes_refusals_and_prefix_hits(browser: Client, valkey: Valkey) -> None:
     ModelPool.objects.update(mode="shed_free")
     counting.note(counting.REFUSED, pool="default", tier="free", reason="shed_free")

@@ -17,7 +17,7 @@ const full = () =>
   new Refused({ status: 503, problem: { code: "pool_full", title: "We are full", wait_seconds: 40 }, retryAfter: 9 });
 
 /** A tab: what was called, what is shown. `fails` maps an API call's name to the errors it gives first. */
-function tab({ chatId = "c1", chat = CHAT, stored = [], fails = {}, kept = new Map(), draft = "" } = {}) {
+function tab({ chatId = "c1", chat = CHAT, stored = [], fails = {}, kept = new Map(), draft = "", completeCount = 2 } = {}) {
   const streams = new FakeStreams();
   const timers = new FakeTimers();
   const shown = {
@@ -50,6 +50,7 @@ function tab({ chatId = "c1", chat = CHAT, stored = [], fails = {}, kept = new M
         lost: (text) => shown.lost.push(text),
       }),
       put: (message) => shown.messages.push(message),
+      completeCount,
       retrying: (runId) => {
         shown.retrying.push(runId);
         return { over: () => shown.retrying.push("over") };
@@ -410,6 +411,74 @@ describe("catching up", () => {
     assert.equal(shown.lost.length, 1);
     assert.equal(shown.alert.title, "not_found");
     assert.equal(shown.activity.at(-1), "idle");
+  });
+});
+
+describe("a title", () => {
+  const FIRST = { id: "r1", events_url: "/runs/r1/events" };
+  const titles = (shown) => shown.places.map(({ title }) => title);
+
+  it("that a model makes of the first answer is shown when it is there", async () => {
+    const { conversation, streams, timers, shown, world, named } = tab({ completeCount: 1 });
+    conversation.start({ activeRun: FIRST });
+    streams.send(EVENTFUL);
+    await settle();
+    world.chat = { ...CHAT, title: "About Rome" };
+    assert.equal(timers.fire(), 2000);
+    await settle();
+    assert.deepEqual(titles(shown), ["Hi", "About Rome"]);
+    assert.deepEqual(timers.pending, []);
+    assert.equal(named("getChat").length, 2);
+  });
+
+  it("is not looked for after later answers, nor after one that is not whole", async () => {
+    for (const [completeCount, events] of [[2, EVENTFUL], [0, STOPPED], [1, STOPPED]]) {
+      const { conversation, streams, timers } = tab({ completeCount });
+      conversation.start({ activeRun: FIRST });
+      streams.send(events);
+      await settle();
+      assert.deepEqual(timers.pending, []);
+    }
+  });
+
+  it("is not looked for where it has come with the answer's end", async () => {
+    const { conversation, streams, timers, world } = tab({ completeCount: 1 });
+    await conversation.submit({ content: "Hi", pool: null });
+    world.chat = { ...CHAT, title: "About Rome" };
+    streams.send(EVENTFUL);
+    await settle();
+    assert.deepEqual(timers.pending, []);
+  });
+
+  it("is looked for where the answer's end was found without its stream", async () => {
+    const { conversation, streams, timers } = tab({ completeCount: 1 });
+    conversation.start({ activeRun: FIRST });
+    streams.last.handlers.onClosed();
+    await settle();
+    assert.equal(timers.pending.length, 1);
+  });
+
+  it("that the owner has given meanwhile ends the looking", async () => {
+    const { conversation, streams, timers, world } = tab({ completeCount: 1 });
+    conversation.start({ activeRun: FIRST });
+    streams.send(EVENTFUL);
+    await settle();
+    world.chat = { ...CHAT, title: "Mine" };
+    await conversation.wake();
+    assert.deepEqual(timers.pending, []);
+  });
+
+  it("leaves it to a return to the tab to find what was asked elsewhere", async () => {
+    const { conversation, streams, timers, world, shown } = tab({ completeCount: 1 });
+    conversation.start({ activeRun: FIRST });
+    streams.send(EVENTFUL);
+    await settle();
+    world.chat = { ...CHAT, title: "About Rome", last_active_at: "t2" };
+    world.stored = [{ id: "m3", seq: 3 }];
+    timers.fire();
+    await settle();
+    await conversation.wake();
+    assert.deepEqual(shown.messages, [{ id: "m3", seq: 3 }]);
   });
 });
 
