@@ -11,9 +11,25 @@ MOST_TOKENS = 24
 _CHARACTERS = 60
 # Of each side of the turn: enough to tell what it is about.
 _QUOTED = 600
-_ASK = (
-    "Write a title for this conversation: at most six words that say what it is about, in its language. "
-    "Give the title alone."
+_SYSTEM = "You give conversations short titles, in the language of the question."
+_ASK = "Question: {question}\nAnswer: {answer}\nTitle of two to five words?"
+# Told what a title is, small models say it back; shown some, they make one.
+_SHOWN = (
+    (
+        "How do I bake bread without yeast?",
+        "You can use baking soda and buttermilk in its place.",
+        "Bread without yeast",
+    ),
+    (
+        "Plan three days in Kyoto for us.",
+        "On the first day, visit the temples in the east of the city.",
+        "Three days in Kyoto",
+    ),
+    (
+        "fix my code, it says list index out of range",
+        "The loop runs one step too far: use range(len(items)).",
+        "List index out of range",
+    ),
 )
 _TAG = re.compile(r"<[^<>]{0,40}>")
 _LINK = re.compile(r"!?\[([^\[\]]*)\]\([^()]*\)")
@@ -39,10 +55,19 @@ def prompt(chat: Chat, *, tokenizer: ChatTokenizer) -> list[int] | None:
     Raises inference's ChatTemplateRefused.
     """
     said = Message.objects.filter(chat=chat, hidden=False).exclude(content="").order_by("seq")
-    quoted = [f"{role.capitalize()}: {content[:_QUOTED]}" for role, content in said.values_list("role", "content")[:2]]
-    if not quoted:
+    texts = [content[:_QUOTED] for content in said.values_list("content", flat=True)[:2]]
+    if not texts:
         return None
-    return tokenizer.encode_chat([ChatTurn("user", "\n\n".join([*quoted, _ASK]))])
+    shown = [
+        turn
+        for question, answer, title in _SHOWN
+        for turn in (
+            ChatTurn("user", _ASK.format(question=question, answer=answer)),
+            ChatTurn("assistant", title),
+        )
+    ]
+    asked = _ASK.format(question=texts[0], answer=texts[1] if len(texts) > 1 else "…")
+    return tokenizer.encode_chat([ChatTurn("system", _SYSTEM), *shown, ChatTurn("user", asked)])
 
 
 def clean(text: str) -> str:

@@ -64,8 +64,7 @@ def test_a_title_is_made_after_the_first_answer(ada: Person) -> None:
     job = begun()
     assert (job.kind, job.chat_id, str(job.owner_id)) == ("title", UUID(chat), str(ada.user.pk))
     prompt = inference.tokenizer_for(inference.pool(slug="default")).decode(inference.prompt_ids_of(run_id=job.id))
-    assert "User: How do ships sail?" in prompt
-    assert "Assistant: With the wind." in prompt
+    assert "Question: How do ships sail?\nAnswer: With the wind.\n" in prompt
     settle_by_hand(job.id, text="**Title:** “How Sailing Works.”")
     assert title_of(ada, chat) == "How Sailing Works"
     assert dispatch() is None
