@@ -3,19 +3,22 @@
 Nothing waits for them. A job that fails is tried again later, a few times; then the chat goes on without it.
 """
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
 import structlog
+from django.conf import settings
 from django.db import transaction
 from uuid_utils.compat import uuid7
 
-from conversations import chats, summaries, titles
+from billing import api as billing
+from conversations import chats, preparation, reasoning, summaries, titles
 from conversations.models import Chat, Job
 from inference import api as inference
-from inference.contracts import PoolInfo, RunInfo, SettledRun
-from inference.errors import ChatTemplateRefused, PoolNotFound, ServiceUnavailable
+from inference.contracts import ChatTokenizer, PoolInfo, RunInfo, SettledRun
+from inference.errors import PoolNotFound
 
 log = structlog.get_logger(__name__)
 
@@ -24,14 +27,20 @@ STEP = 20
 MOST_FAILURES = 4
 # Before the second try; four times as long before each further one.
 AGAIN = timedelta(seconds=15)
+SELDOM = timedelta(hours=1)
+_KINDS = {Job.Kind.TITLE, Job.Kind.SUMMARY}
+# Tokens for what a model thinks whose prompt opens its reasoning, and of the prompt's end where that is looked for.
+_THOUGHTS = 512
+_TAIL = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
-    """What a job asks of a model. The numbers are a summary's."""
+    """What a job asks of a model, and whether its prompt opens reasoning. The numbers are a summary's."""
 
     prompt_ids: list[int]
     max_output_tokens: int
+    opens_reasoning: bool
     version: int = 0
     first_seq: int = 0
     last_seq: int = 0
@@ -43,54 +52,58 @@ def dispatch(*, now: datetime) -> int:
     Any number of processes may do so at once. Raises ServiceUnavailable while Redis is away.
     """
     begun = 0
+    # Pools without room now: what waits for them must not hide what waits for others.
     full: set[str] = set()
-    waiting = Job.objects.filter(run_id__isnull=True, due_at__lte=now).exclude(kind=Job.Kind.VECTORS)
-    for job in waiting.select_related("chat").order_by("due_at", "id")[:STEP]:
-        if job.pool in full:
-            continue
+    for _ in range(STEP):
+        job = _next(now=now, full=full)
+        if job is None:
+            break
         pool = inference.background_pool(slug=job.pool)
         if pool is None:
             full.add(job.pool)
             continue
         try:
             begun += _begin(job, pool, now=now)
-        except ServiceUnavailable:
-            raise
         except Exception:
-            # One that cannot be begun must not keep the others waiting.
+            # One that cannot be begun must not keep the others waiting: its model's files may not be there.
             log.exception("job_not_begun", kind=job.kind, chat_id=str(job.chat_id))
             _put_off(job, now=now)
     return begun
 
 
+def _next(*, now: datetime, full: Collection[str]) -> Job | None:
+    """The job that has been due for longest, of a chat that is there and of somebody who may use the site."""
+    waiting = Job.objects.filter(
+        run_id__isnull=True, due_at__lte=now, chat__deleted_at__isnull=True, chat__owner__is_active=True
+    )
+    wanted = waiting.filter(kind__in=_KINDS & set(settings.BACKGROUND_JOBS)).exclude(pool__in=full)
+    return wanted.select_related("chat").order_by("due_at", "id").first()
+
+
 def _begin(job: Job, pool: PoolInfo, *, now: datetime) -> bool:
     """Accept the job's run and queue it. False where there is nothing to do, or somebody else does it."""
-    if job.chat.deleted_at is not None:
-        return False
-    try:
-        work = _title(job, pool) if job.kind == Job.Kind.TITLE else _summary(job, pool)
-    except ChatTemplateRefused:
-        log.exception("job_refused", kind=job.kind, pool=pool.slug)
-        _put_off(job, now=now)
-        return False
+    work = _title(job, pool) if job.kind == Job.Kind.TITLE else _summary(job, pool, now=now)
     if work is None:
         Job.objects.filter(pk=job.pk, run_id__isnull=True).delete()
         return False
-    run = _accept(job, pool, work, now=now)
+    run = _accept(job, pool, work, revisions=inference.revisions_of(pool), now=now)
     if run is None:
         return False
     inference.enqueue(run)
     return True
 
 
-def _accept(job: Job, pool: PoolInfo, work: _Work, *, now: datetime) -> RunInfo | None:
+def _accept(job: Job, pool: PoolInfo, work: _Work, *, revisions: dict[str, str], now: datetime) -> RunInfo | None:
     """Store the job's run; None where another process has begun it, or its chat is gone."""
     run_id = uuid7()
+    bounds = {"version": work.version, "first_seq": work.first_seq, "last_seq": work.last_seq}
     with transaction.atomic():
-        ours = Job.objects.filter(pk=job.pk, run_id__isnull=True, chat__deleted_at__isnull=True).update(
-            run_id=run_id, version=work.version, first_seq=work.first_seq, last_seq=work.last_seq
-        )
-        if not ours:
+        # First the chat, as everywhere: a deletion either finds the run, or is found.
+        chats_there = Chat.objects.select_for_update().filter(pk=job.chat_id, deleted_at__isnull=True)
+        if chats_there.first() is None:
+            return None
+        ours = Job.objects.filter(pk=job.pk, run_id__isnull=True)
+        if not ours.update(run_id=run_id, opens_reasoning=work.opens_reasoning, **bounds):
             return None
         return inference.accept_job(
             run_id=run_id,
@@ -100,12 +113,7 @@ def _accept(job: Job, pool: PoolInfo, work: _Work, *, now: datetime) -> RunInfo 
             pool=pool,
             prompt_ids=work.prompt_ids,
             max_output_tokens=work.max_output_tokens,
-            context={"revisions": inference.revisions_of(pool)}
-            | (
-                {"version": work.version, "first_seq": work.first_seq, "last_seq": work.last_seq}
-                if job.kind == Job.Kind.SUMMARY
-                else {}
-            ),
+            context={"revisions": revisions, **(bounds if job.kind == Job.Kind.SUMMARY else {})},
             now=now,
         )
 
@@ -113,34 +121,39 @@ def _accept(job: Job, pool: PoolInfo, work: _Work, *, now: datetime) -> RunInfo 
 def _title(job: Job, pool: PoolInfo) -> _Work | None:
     if job.chat.title_by != Chat.TitleBy.WORDS:
         return None
-    prompt_ids = titles.prompt(job.chat, tokenizer=inference.tokenizer_for(pool))
-    if prompt_ids is None:
-        return None
-    room = pool.context_window - len(prompt_ids)
-    return _Work(prompt_ids=prompt_ids, max_output_tokens=min(titles.MOST_TOKENS, room)) if room > 0 else None
+    tokenizer = inference.tokenizer_for(pool)
+    prompt_ids = titles.prompt(job.chat, tokenizer=tokenizer)
+    return None if prompt_ids is None else _work(prompt_ids, titles.MOST_TOKENS, pool=pool, tokenizer=tokenizer)
 
 
-def _summary(job: Job, pool: PoolInfo) -> _Work | None:
+def _summary(job: Job, pool: PoolInfo, *, now: datetime) -> _Work | None:
     try:
         answering = inference.pool(slug=job.pool)
     except PoolNotFound:
         return None
+    tokenizer = inference.tokenizer_for(pool)
     fold = summaries.fold(
         job.chat,
-        answering=answering,
-        counting=inference.tokenizer_for(answering),
+        budget=preparation.budget_of(answering, allowed=billing.limits_for(user_id=job.chat.owner_id, now=now)),
+        system_tokens=inference.tokenizer_for(answering).count(answering.system_prompt),
         pool=pool,
-        tokenizer=inference.tokenizer_for(pool),
+        tokenizer=tokenizer,
     )
-    if fold is None or fold.max_output_tokens < 1:
+    if fold is None:
         return None
-    return _Work(
-        prompt_ids=fold.prompt_ids,
-        max_output_tokens=fold.max_output_tokens,
-        version=fold.version,
-        first_seq=fold.first_seq,
-        last_seq=fold.last_seq,
-    )
+    work = _work(fold.prompt_ids, fold.max_output_tokens, pool=pool, tokenizer=tokenizer)
+    if work is None:
+        return None
+    return replace(work, version=fold.version, first_seq=fold.first_seq, last_seq=fold.last_seq)
+
+
+def _work(ids: list[int], output: int, *, pool: PoolInfo, tokenizer: ChatTokenizer) -> _Work | None:
+    """The work of a prompt and an answer to it; None where they do not fit the pool's window."""
+    opens = reasoning.is_open(tokenizer.spell(ids[-_TAIL:]))
+    # What it thinks comes first, and is thrown away.
+    wanted = output + _THOUGHTS if opens else output
+    room = min(wanted, pool.max_output_tokens, pool.context_window - len(ids))
+    return _Work(prompt_ids=ids, max_output_tokens=room, opens_reasoning=opens) if room > 0 else None
 
 
 def settle(settled: SettledRun) -> None:
@@ -148,8 +161,10 @@ def settle(settled: SettledRun) -> None:
 
     A chat that was deleted meanwhile is erased after the commit.
     """
+    # First the chat, as everywhere.
+    chat = Chat.objects.select_for_update().filter(id=settled.chat_id, deleted_at__isnull=True).first()
     job = Job.objects.select_for_update().filter(run_id=settled.run_id).first()
-    if job is None or not Chat.objects.filter(id=settled.chat_id, deleted_at__isnull=True).exists():
+    if job is None or chat is None:
         # Robust: what follows the settlement must not fail with it.
         transaction.on_commit(lambda: _purge(settled.chat_id, now=settled.finished_at), robust=True)
         return
@@ -162,18 +177,21 @@ def settle(settled: SettledRun) -> None:
 
 def _purge(chat_id: UUID, *, now: datetime) -> None:
     chats.purge(chat_id=chat_id, now=now)
+    if not Chat.objects.filter(id=chat_id).exists():
+        inference.forget_chat(chat_id=chat_id, now=now)
 
 
 def _store(job: Job, settled: SettledRun) -> bool:
     """Whether the run came to something."""
+    text = reasoning.left_out(settled.text, opened=job.opens_reasoning)
     if job.kind == Job.Kind.TITLE:
-        return titles.give(chat_id=job.chat_id, text=settled.text)
+        return titles.give(chat_id=job.chat_id, text=text)
     return summaries.store(
         chat_id=job.chat_id,
         version=job.version,
         first_seq=job.first_seq,
         last_seq=job.last_seq,
-        text=settled.text,
+        text=text,
         model=settled.model,
         run_id=settled.run_id,
         now=settled.finished_at,
@@ -181,13 +199,12 @@ def _store(job: Job, settled: SettledRun) -> bool:
 
 
 def _put_off(job: Job, *, now: datetime) -> None:
-    """Have the job done later, or give it up; the turn that needs a summary wants it anew."""
+    """Have the job done later. After so many failures a title is given up, and a summary tried once an hour."""
     failures = job.failures + 1
-    if failures < MOST_FAILURES:
-        due_at = now + AGAIN * 4 ** (failures - 1)
-        Job.objects.filter(pk=job.pk).update(run_id=None, failures=failures, due_at=due_at)
-        return
-    log.warning("job_given_up", kind=job.kind, chat_id=str(job.chat_id))
-    Job.objects.filter(pk=job.pk).delete()
-    if job.kind == Job.Kind.TITLE:
+    if failures >= MOST_FAILURES and job.kind == Job.Kind.TITLE:
+        log.warning("title_given_up", chat_id=str(job.chat_id))
         titles.give_up(chat_id=job.chat_id)
+        Job.objects.filter(pk=job.pk).delete()
+        return
+    pause = SELDOM if failures >= MOST_FAILURES else AGAIN * 4 ** (failures - 1)
+    Job.objects.filter(pk=job.pk).update(run_id=None, failures=min(failures, MOST_FAILURES - 1), due_at=now + pause)

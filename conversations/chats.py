@@ -145,8 +145,17 @@ def store_answer(settled: SettledRun) -> None:
     chat.revision += 1
     chat.last_active_at = settled.finished_at
     chat.save(update_fields=["last_seq", "revision", "last_active_at"])
-    if state == Message.State.COMPLETE and chat.title_by == Chat.TitleBy.WORDS:
-        jobs.want(chat_id=chat.id, kind=Job.Kind.TITLE, pool=chat.pool, now=settled.finished_at)
+    if state == Message.State.COMPLETE:
+        _want_jobs(chat, settled)
+
+
+def _want_jobs(chat: Chat, settled: SettledRun) -> None:
+    """Have done what a complete answer gives cause for: of one that was stopped, nothing is to go on."""
+    if chat.title_by == Chat.TitleBy.WORDS:
+        jobs.want(chat_id=chat.id, kind=Job.Kind.TITLE, pool=settled.pool, now=settled.finished_at)
+    # A smaller model that answered in another's place has a smaller window: the chat may not be full in its own.
+    if settled.context.get("is_full") and not settled.degraded:
+        jobs.want(chat_id=chat.id, kind=Job.Kind.SUMMARY, pool=settled.pool, now=settled.finished_at)
 
 
 def withdraw_answer(chat: Chat, *, turn: Turn, now: datetime) -> None:

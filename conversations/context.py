@@ -156,6 +156,7 @@ class Prompt:
             "first_seq": self.first_seq,
             "last_seq": self.last_seq,
             "trimmed": self.trimmed,
+            "is_full": self.is_full,
             "prompt_tokens": len(self.ids),
             "system_tokens": self.system_tokens,
             "summary_tokens": self.summary_tokens,
@@ -176,12 +177,14 @@ def assemble(
     new: PastMessage,
     tokenizer: ChatTokenizer,
     budget: Budget,
+    is_whole: bool = True,
     summary: PastSummary | None = None,
     cut: Cut | None = None,
 ) -> Prompt:
     """The prompt of a new message: system prompt, summary, the newest turns, the message.
 
-    `history` is oldest first, and may lack old messages that would not fit anyway; a turn is kept or left out whole.
+    `history` is oldest first; `is_whole` says whether it has all messages, or lacks old ones that, by their counts,
+    would not fit. A turn is kept or left out whole.
     The system prompt is always there, byte-identical. A summary is used where the chat would be above its high-water
     mark without it. The turns begin where they did in the last prompt (`cut`) while they fit; where they do not, they
     are cut down to the low-water mark.
@@ -191,6 +194,7 @@ def assemble(
     assembler = _Assembler(
         system_prompt=system_prompt,
         turns=_turns(history),
+        is_whole=is_whole,
         new=new,
         tokenizer=tokenizer,
         budget=budget,
@@ -300,20 +304,26 @@ def answered(history: Sequence[PastMessage]) -> list[PastMessage]:
     return [message for turn in _turns(history) if len(turn) == 2 for message in turn]
 
 
-def to_fold(
-    history: Sequence[PastMessage], *, budget: Budget, system_tokens: int, keep_turns: int = 1
-) -> list[PastMessage]:
-    """The oldest messages of `history`, whole turns, that are to be summarised so that the rest is below the low mark.
+def to_fold(messages: int, tokens: int, *, budget: Budget, system_tokens: int) -> int:
+    """How many tokens of so many messages are to be summarised so that the rest is below the low-water mark.
 
-    None of them while all are below the high one. The newest `keep_turns` turns stay, however long they are.
+    0 while all of them are below the high one.
     """
-    turns = _turns(history)
-    high = budget.mark(budget.high_water, system_tokens=system_tokens) - system_tokens
-    if _newest_within(turns, room=high, frame=_FRAME_TOKENS) == len(turns):
-        return []
-    room = budget.mark(budget.low_water, system_tokens=system_tokens) - system_tokens
-    kept = max(min(keep_turns, len(turns)), _newest_within(turns, room=room, frame=_FRAME_TOKENS))
-    return [message for turn in turns[: len(turns) - kept] for message in turn]
+    size = tokens + _FRAME_TOKENS * messages
+    if size + system_tokens <= budget.mark(budget.high_water, system_tokens=system_tokens):
+        return 0
+    return size + system_tokens - budget.mark(budget.low_water, system_tokens=system_tokens)
+
+
+def oldest_turns(oldest: Sequence[PastMessage], *, tokens: int) -> list[PastMessage]:
+    """The first whole turns that have so many tokens; without the last turn there is, which may not be whole."""
+    found: list[PastMessage] = []
+    for turn in _turns(oldest)[:-1]:
+        if tokens <= 0:
+            break
+        tokens -= sum(message.token_count + _FRAME_TOKENS for message in turn)
+        found += turn
+    return found
 
 
 @dataclass(slots=True, kw_only=True)
@@ -322,6 +332,7 @@ class _Assembler:
 
     system_prompt: str
     turns: list[list[PastMessage]]
+    is_whole: bool
     new: PastMessage
     tokenizer: ChatTokenizer
     budget: Budget
@@ -330,20 +341,32 @@ class _Assembler:
     def whole(self) -> Prompt | None:
         """The prompt with every turn and no summary, where that is below the high-water mark."""
         most = self.budget.mark(self.budget.high_water, system_tokens=self.system_tokens)
-        if self._guess(self.turns) > most:
+        if not self.is_whole or self._guess(self.turns) > most:
             return None
         ids = self._encode(self.turns)
         return self._made(ids, kept=self.turns, covered=0) if len(ids) <= most else None
 
     def with_summary(self, summary: PastSummary, *, cut: Cut | None) -> Prompt | None:
-        """The prompt with the summary, and of the turns those that it does not speak of. None where it does not fit."""
+        """The prompt with the summary and the turns that it does not speak of. None where it does not fit.
+
+        Below the low-water mark there is room for turns that it does speak of: word for word, they say more.
+        """
         content = f"{self.system_prompt}{SUMMARY_HEADING}{summary.content}"
         own = self.tokenizer.count(content) - self.system_tokens
-        turns = [turn for turn in self.turns if turn[0].seq > summary.last_seq]
-        kept, ids = self._fitting(turns, cut=_first(cut, summary.version), system=content, own=own)
+        first = _first(cut, summary.version) or self._first_below(own, most=summary.last_seq + 1)
+        kept, ids = self._fitting(
+            [turn for turn in self.turns if turn[0].seq >= first], cut=first, system=content, own=own
+        )
         if len(ids) > self.budget.roomy(system_tokens=self.system_tokens):
             return None
         return self._made(ids, kept=kept, covered=summary.last_seq, version=summary.version, own=own)
+
+    def _first_below(self, own: int, *, most: int) -> int:
+        """The message to begin with so that the turns take no more than the low-water mark; `most`, or one before."""
+        low = self.budget.mark(self.budget.low_water, system_tokens=self.system_tokens)
+        room = low - self._guess([])
+        number = _newest_within(self.turns, room=room, frame=_FRAME_TOKENS)
+        return min(most, self.turns[len(self.turns) - number][0].seq) if number else most
 
     def without_summary(self, *, cut: Cut | None) -> Prompt:
         """The prompt with as many of the newest turns as may be. Raises TooLong."""
@@ -381,7 +404,10 @@ class _Assembler:
     def _made(
         self, ids: list[int], *, kept: list[list[PastMessage]], covered: int, version: int = 0, own: int = 0
     ) -> Prompt:
-        trimmed = any(turn[0].seq > covered for turn in self.turns[: len(self.turns) - len(kept)])
+        left_out = self.turns[: len(self.turns) - len(kept)]
+        # Of what was not read, all is older than what was.
+        unread = not self.is_whole and (not self.turns or self.turns[0][0].seq > covered + 1)
+        trimmed = unread or any(turn[0].seq > covered for turn in left_out)
         high = self.budget.mark(self.budget.high_water, system_tokens=self.system_tokens)
         return Prompt(
             ids=ids,

@@ -24,13 +24,14 @@ log = structlog.get_logger(__name__)
 
 # Of a chat that goes on later than this, the engine's own cache has most likely lost the beginning as well.
 KEPT_S = 3600
+_GONE = {"gone": True}
 _FACTS = ("first_seq", "last_seq", "trimmed", "is_full", "summary_version", "system_tokens", "summary_tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remembered:
     """A prompt that was sent, stored as that of `run_id`, at `depth`. It was made when `newest_version` was the chat's
-    newest summary, by the settings that `pool_version` stands for.
+    newest summary, by the settings that `pool_version` stands for; its turn made `revision` the chat's.
     """
 
     prompt: Prompt
@@ -38,6 +39,7 @@ class Remembered:
     depth: int
     newest_version: int
     pool_version: str
+    revision: int
 
     @property
     def as_base(self) -> PromptBase:
@@ -52,10 +54,13 @@ def pool_version(pool: PoolInfo, tokenizer: ChatTokenizer) -> str:
     return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]
 
 
-def recall(*, chat_id: UUID, pool_version: str, newest_version: int) -> Remembered | None:
-    """The chat's last prompt, where nothing but messages came since."""
+def recall(*, chat_id: UUID, pool_version: str, newest_version: int, revision: int) -> Remembered | None:
+    """The chat's last prompt, where nothing but its answer came since: the chat's `revision` is one further.
+
+    Two further, and the answer is that of a retry whose own prompt was not remembered.
+    """
     found: Any = cache.get(_key(chat_id))
-    if not isinstance(found, dict):
+    if not isinstance(found, dict) or found == _GONE:
         return None
     try:
         remembered = _read(found)
@@ -63,26 +68,36 @@ def recall(*, chat_id: UUID, pool_version: str, newest_version: int) -> Remember
         # Written by another release.
         log.warning("context_not_read", chat_id=str(chat_id))
         return None
-    if remembered.pool_version != pool_version or remembered.newest_version != newest_version:
-        return None
-    return remembered
+    is_last = remembered.revision + 1 == revision
+    is_same = remembered.pool_version == pool_version and remembered.newest_version == newest_version
+    return remembered if is_last and is_same else None
 
 
-def remember(*, chat_id: UUID, run_id: UUID, prompt: Prompt, newest_version: int, pool_version: str) -> None:
-    """Keep a prompt that was accepted, in place of the chat's last one."""
+def remember(
+    *, chat_id: UUID, run_id: UUID, prompt: Prompt, newest_version: int, pool_version: str, revision: int
+) -> None:
+    """Keep a prompt that was accepted, in place of the chat's last one; not of a chat that was deleted meanwhile."""
+    if cache.get(_key(chat_id)) == _GONE:
+        return
     written = {name: getattr(prompt, name) for name in _FACTS} | {
         "run_id": str(run_id),
         "depth": inference.prompt_depth(prompt.base),
         "newest_version": newest_version,
         "pool_version": pool_version,
+        "revision": revision,
         "ids": base64.b85encode(zlib.compress(inference.pack_ids(prompt.ids), level=1)).decode(),
     }
     cache.set(_key(chat_id), written, timeout=KEPT_S)
 
 
-def forget(*, chat_id: UUID) -> None:
-    """Nothing of a deleted chat is kept."""
+def drop(*, chat_id: UUID) -> None:
+    """Remember no prompt of the chat until the next one."""
     cache.delete(_key(chat_id))
+
+
+def forget(*, chat_id: UUID) -> None:
+    """Nothing of a deleted chat is kept, and nothing is remembered any more: a send may end later than the deletion."""
+    cache.set(_key(chat_id), _GONE, timeout=KEPT_S)
 
 
 def _read(found: dict[str, Any]) -> Remembered:
@@ -98,6 +113,7 @@ def _read(found: dict[str, Any]) -> Remembered:
         depth=int(found["depth"]),
         newest_version=int(found["newest_version"]),
         pool_version=str(found["pool_version"]),
+        revision=int(found["revision"]),
     )
 
 

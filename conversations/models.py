@@ -205,6 +205,7 @@ class Job(models.Model):
     version = models.PositiveIntegerField(default=0)
     first_seq = models.PositiveIntegerField(default=0)
     last_seq = models.PositiveIntegerField(default=0)
+    opens_reasoning = models.BooleanField(default=False, help_text="Its prompt ends amid the model's reasoning.")
     failures = models.PositiveSmallIntegerField(default=0)
     due_at = models.DateTimeField(help_text="Not to be begun before this.")
     created_at = models.DateTimeField()

@@ -1,6 +1,6 @@
 """What a turn asks the model: the prompt of its chat within the limits, and what the reader is told about it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from uuid import UUID
@@ -26,6 +26,7 @@ class Ready:
 
     pool: PoolInfo
     pool_version: str
+    revisions: Mapping[str, str]
     prompt: Prompt
     content_tokens: int
     asked_tokens: int
@@ -52,17 +53,19 @@ class Ready:
             capped_by="more is not left of your token budget",
         )
 
-    def remember(self, chat: Chat, *, run_id: UUID) -> None:
-        """Keep the prompt for the chat's next turn, once the turn is stored as this run; `chat` as it was read.
+    def remember(self, chat: Chat, *, run_id: UUID, revision: int) -> None:
+        """Keep the prompt for the chat's next turn, once the turn is stored as this run and the chat is at `revision`;
+        `chat` as it was read.
 
         What is quoted is quoted for this turn alone: no other prompt goes on from it.
         """
         if self.prompt.recalled:
-            context_cache.forget(chat_id=chat.id)
+            context_cache.drop(chat_id=chat.id)
             return
         context_cache.remember(
             chat_id=chat.id,
             run_id=run_id,
+            revision=revision,
             prompt=self.prompt,
             newest_version=chat.summary_version,
             pool_version=self.pool_version,
@@ -84,8 +87,7 @@ class Ready:
             text = f"The answer is limited to {self.prompt.max_output_tokens:,} tokens: {self.capped_by}."
             notices.append({"code": "output_capped", "text": text})
         asked = {"asked_pool": self.asked_pool} if self.degraded else {}
-        revisions = inference.revisions_of(self.pool)
-        return self.prompt.snapshot() | {"notices": notices, "revisions": revisions} | asked
+        return self.prompt.snapshot() | {"notices": notices, "revisions": dict(self.revisions)} | asked
 
 
 def pool_or_default(*, plan: str, slug: str) -> PoolInfo:
@@ -108,6 +110,15 @@ class _Past:
 
     @cached_property
     def history(self) -> list[PastMessage]:
+        return self._read[0]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether `history` has all that was said."""
+        return self._read[1]
+
+    @cached_property
+    def _read(self) -> tuple[list[PastMessage], bool]:
         return selectors.history(
             chat=self._chat, before=self._before, token_budget=self._pool.context_window, model=self._pool.label
         )
@@ -115,6 +126,16 @@ class _Past:
     @cached_property
     def newest_summary(self) -> PastSummary | None:
         return selectors.summary(chat=self._chat, version=self._chat.summary_version)
+
+
+def budget_of(pool: PoolInfo, *, allowed: Limits, output_tokens: int | None = None) -> Budget:
+    """What a plan's prompts may take of a pool's window beside so much output, None = all that the pool gives."""
+    given = pool.max_output_tokens if output_tokens is None else output_tokens
+    wanted = given if allowed.max_output_tokens is None else min(given, allowed.max_output_tokens)
+    most = [] if allowed.max_prompt_tokens is None else [allowed.max_prompt_tokens]
+    if allowed.budget_tokens is not None:
+        most.append(max(0, allowed.budget_tokens - min(allowed.output_floor, wanted)))
+    return Budget.of(pool, max_output_tokens=wanted, max_prompt_tokens=min(most, default=None))
 
 
 def prepare(
@@ -129,17 +150,15 @@ def prepare(
     """
     asked_tokens = pool.max_output_tokens if output_tokens is None else output_tokens
     given = min(asked_tokens, pool.max_output_tokens)
-    wanted = given if allowed.max_output_tokens is None else min(given, allowed.max_output_tokens)
-    most = [] if allowed.max_prompt_tokens is None else [allowed.max_prompt_tokens]
-    if allowed.budget_tokens is not None:
-        most.append(max(0, allowed.budget_tokens - min(allowed.output_floor, wanted)))
     tokenizer = inference.tokenizer_for(pool)
     new = context.PastMessage(
         seq=seq, role="user", content=question.content, token_count=tokenizer.count(question.content)
     )
-    budget = Budget.of(pool, max_output_tokens=wanted, max_prompt_tokens=min(most, default=None))
+    budget = budget_of(pool, allowed=allowed, output_tokens=given)
     version = context_cache.pool_version(pool, tokenizer)
-    last = context_cache.recall(chat_id=chat.id, pool_version=version, newest_version=chat.summary_version)
+    last = context_cache.recall(
+        chat_id=chat.id, pool_version=version, newest_version=chat.summary_version, revision=chat.revision
+    )
     past = _Past(chat, before=seq, pool=pool)
     prompt = None if last is None else _going_on(chat, last, new=new, pool=pool, tokenizer=tokenizer, budget=budget)
     if prompt is None:
@@ -149,10 +168,11 @@ def prepare(
         prompt = _reminded(
             chat, prompt, past=past, question=question, new=new, pool=pool, tokenizer=tokenizer, budget=budget
         )
-    by_plan = prompt.max_output_tokens == wanted < given
+    by_plan = prompt.max_output_tokens == budget.max_output_tokens < given
     return Ready(
         pool=pool,
         pool_version=version,
+        revisions=inference.revisions_of(pool),
         prompt=prompt,
         content_tokens=new.token_count,
         asked_tokens=asked_tokens,
@@ -202,6 +222,7 @@ def _assembled(
         return context.assemble(
             system_prompt=pool.system_prompt,
             history=messages,
+            is_whole=past.is_whole,
             new=new,
             tokenizer=tokenizer,
             budget=budget,

@@ -123,7 +123,7 @@ def _begin_anew(turn: Turn, run: RunInfo, *, generation: int, now: datetime) -> 
         inference.release(held)
         raise
     inference.enqueue(retried)
-    ready.remember(turn.chat, run_id=run.id)
+    ready.remember(turn.chat, run_id=run.id, revision=turn.chat.revision)
     return Retried(run=retried, created=True)
 
 

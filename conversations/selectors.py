@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import Count, QuerySet, Sum
 
 from conversations.context import PastMessage, PastSummary
 from conversations.contracts import MessageInfo
@@ -128,11 +128,11 @@ def since(*, chat: Chat, after: int, before: int, model: str) -> list[PastMessag
     return [_past(*row, model=model) for row in rows.values_list(*_PAST)[:2]]
 
 
-def history(*, chat: Chat, before: int, token_budget: int, model: str) -> list[PastMessage]:
+def history(*, chat: Chat, before: int, token_budget: int, model: str) -> tuple[list[PastMessage], bool]:
     """The newest of the chat's messages before `before` that could fit `token_budget`, and one more, oldest first.
 
-    Answers that `model` gave come with their own token ids. Reads no more of a long chat than that, so that sending
-    does not slow down as a chat grows.
+    And whether those are all there are. Answers that `model` gave come with their own token ids. Reads no more of a
+    long chat than that, so that sending does not slow down as a chat grows.
     """
     newest_first = _said(chat).filter(seq__lt=before).values_list(*_PAST)
     found: list[PastMessage] = []
@@ -141,14 +141,20 @@ def history(*, chat: Chat, before: int, token_budget: int, model: str) -> list[P
     batch = _FIRST_BATCH
     while True:
         page = [_past(*row, model=model) for row in newest_first[len(found) : len(found) + batch]]
-        for message in page:
+        for number, message in enumerate(page):
             found.append(message)
             token_budget -= max(message.token_count, _LEAST_TOKENS)
             if token_budget < 0:
-                return found[::-1]
+                return found[::-1], number + 1 == len(page) < batch
         if len(page) < batch:
-            return found[::-1]
+            return found[::-1], True
         batch = min(4 * batch, token_budget // _LEAST_TOKENS + 1)
+
+
+def size_after(*, chat: Chat, seq: int) -> tuple[int, int]:
+    """How many messages the chat has after that, and their tokens, by their counts."""
+    found = _said(chat).filter(seq__gt=seq).aggregate(messages=Count("id"), tokens=Sum("token_count", default=0))
+    return int(found["messages"]), int(found["tokens"])
 
 
 def oldest_after(*, chat: Chat, seq: int, limit: int) -> list[PastMessage]:

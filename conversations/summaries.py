@@ -22,7 +22,7 @@ _BEFORE = "The summary so far:\n{summary}\n\n"
 _ASK = "{before}The conversation goes on:\n{turns}\n\nWrite the summary of all of it, in at most {words} words."
 # Tokens of the turns at least, in a prompt that should have no room for any.
 _LEAST = 64
-# Messages looked at for one summary: far more than any window holds.
+# Messages folded into one version at most; what is left is folded into the next.
 _MOST = 400
 # A message that takes more than this part of the prompt is quoted by its beginning and its end.
 _PART = 0.6
@@ -39,19 +39,17 @@ class Fold:
     max_output_tokens: int
 
 
-def fold(
-    chat: Chat, *, answering: PoolInfo, counting: ChatTokenizer, pool: PoolInfo, tokenizer: ChatTokenizer
-) -> Fold | None:
-    """The next summary of a chat; None where nothing is to be folded.
+def fold(chat: Chat, *, budget: Budget, system_tokens: int, pool: PoolInfo, tokenizer: ChatTokenizer) -> Fold | None:
+    """The next summary of a chat; None where it is not above its high-water mark.
 
-    `answering` is the pool that answers the chat, with `counting` its tokenizer: its window decides what is folded.
-    `pool`, with `tokenizer`, makes the summary: its window decides how much at a time. Raises ChatTemplateRefused.
+    `budget`, with a system prompt of `system_tokens`, is that of the pool that answers the chat: it decides how much is
+    folded. `pool`, with `tokenizer`, makes the summary: its window decides how much at a time. Raises
+    ChatTemplateRefused.
     """
-    budget = Budget.of(answering)
     last = selectors.summary(chat=chat, version=chat.summary_version)
     after = 0 if last is None else last.last_seq
-    said = selectors.oldest_after(chat=chat, seq=after, limit=_MOST)
-    folded = context.to_fold(said, budget=budget, system_tokens=counting.count(answering.system_prompt))
+    excess = context.to_fold(*selectors.size_after(chat=chat, seq=after), budget=budget, system_tokens=system_tokens)
+    folded = context.oldest_turns(selectors.oldest_after(chat=chat, seq=after, limit=_MOST), tokens=excess)
     if not folded:
         return None
     output = min(budget.summary_tokens, pool.max_output_tokens, pool.context_window // 4)

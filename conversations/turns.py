@@ -158,7 +158,7 @@ def _begin_new(chat: Chat, asked: _Asked, *, generation: int) -> Begun:
         inference.release(held)
         raise
     inference.enqueue(begun.run)
-    ready.remember(chat, run_id=begun.run.id)
+    ready.remember(chat, run_id=begun.run.id, revision=chat.revision + 1)
     return begun
 
 
@@ -200,11 +200,9 @@ def _write(chat: Chat, asked: _Asked, *, held: Admission, ready: Ready, allowed:
     if not fresh.title:
         fresh.title, fresh.title_by = titles.first_words(asked.content), Chat.TitleBy.WORDS
     fresh.save(update_fields=["last_seq", "revision", "last_active_at", "title", "title_by"])
-    if ready.prompt.is_full:
-        jobs.want(chat_id=chat.id, kind=Job.Kind.SUMMARY, pool=ready.pool.slug, now=asked.now)
-        if allowed.long_memory:
-            # Before the turns leave the prompt: they are all there when the first of them is looked for.
-            jobs.want(chat_id=chat.id, kind=Job.Kind.VECTORS, pool=ready.pool.slug, now=asked.now)
+    if ready.prompt.is_full and allowed.long_memory:
+        # Before the turns leave the prompt: they are all there when the first of them is looked for.
+        jobs.want(chat_id=chat.id, kind=Job.Kind.VECTORS, pool=ready.pool.slug, now=asked.now)
     message = Message.objects.create(
         chat=chat,
         turn=turn,

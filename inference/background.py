@@ -74,6 +74,5 @@ def _room(pool: ModelPool) -> int:
     jobs = sum(tier.waiting for tier in state.tiers if tier.plan == policies.SYSTEM_TIER)
     if free == 0 or state.waiting - jobs + state.pending:
         return 0
-    spare = free - 1 if state.slots > 1 else free
     under_way = Run.objects.filter(pool_id=pool.pk, status__in=Run.ACTIVE).exclude(kind=Run.Kind.TURN).count()
-    return min(spare, max(1, state.slots // SLOTS_PER_JOB) - under_way)
+    return min(free - 1, max(1, state.slots // SLOTS_PER_JOB) - under_way)

@@ -305,7 +305,8 @@ class RunInfo:
 class SettledRun:
     """A run that just became terminal: a turn's, or a job's (`kind` summary or title).
 
-    `message_id` is the id that a turn's answer's message must take.
+    `message_id` is the id that a turn's answer's message must take. `pool` is the slug of the pool that answered, and
+    `context` the snapshot that was stored with the run.
 
     `degraded`: a smaller model answered than was asked for. `token_ids` are those of the text (little-endian uint32),
     as `ChatTurn` takes them for prompts of the same `model`; empty where they are not known. `output_tokens` also
@@ -316,6 +317,8 @@ class SettledRun:
     kind: str
     owner_id: UUID
     chat_id: UUID
+    pool: str
+    context: Mapping[str, object]
     status: str
     error_code: str
     text: str

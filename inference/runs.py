@@ -412,6 +412,8 @@ def _end(*, run_id: UUID, epoch: int, expected: Run.Status, ending: Ending, now:
                 kind=run.kind,
                 owner_id=run.owner_id,
                 chat_id=run.chat_id,
+                pool=run.pool.slug,
+                context=run.context,
                 status=ending.status.value,
                 error_code=ending.error_code,
                 text=ending.text,

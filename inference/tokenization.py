@@ -138,6 +138,9 @@ class ChatTokenizer:
             return None
         whole = self.encode_chat([*_HEAD, answer, new])
         if tuple(whole[: len(self._head)]) != self._head:
+            # Some templates say which day it is: from now on another one.
+            self._head = tuple(self.encode_chat(_HEAD))
+        if tuple(whole[: len(self._head)]) != self._head:
             return None
         return [*prompt_ids, *whole[len(self._head) :]]
 

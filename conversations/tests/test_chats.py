@@ -189,6 +189,8 @@ def settled(run: Run, *, run_id: UUID | None = None, message_id: UUID | None = N
         kind="turn",
         owner_id=run.owner_id,
         chat_id=run.chat_id,
+        pool="default",
+        context={},
         status="done",
         error_code="",
         text="Better.",
@@ -236,7 +238,8 @@ def test_a_long_chats_history_is_read_in_one_query_and_no_further_than_it_can_ma
 ) -> None:
     fill(chat, messages=200, token_count=100)
     with django_assert_num_queries(1):
-        found = selectors.history(chat=chat, before=201, token_budget=1000, model="m")
+        found, is_whole = selectors.history(chat=chat, before=201, token_budget=1000, model="m")
+    assert not is_whole
     # One beyond the budget, so that it shows that something is left out.
     assert [message.seq for message in found] == list(range(190, 201))
 
@@ -244,7 +247,8 @@ def test_a_long_chats_history_is_read_in_one_query_and_no_further_than_it_can_ma
 def test_a_chat_of_very_short_messages_takes_few_queries(chat: Chat, django_assert_max_num_queries: Any) -> None:
     fill(chat, messages=1000, token_count=1)
     with django_assert_max_num_queries(4):
-        found = selectors.history(chat=chat, before=1001, token_budget=4096, model="m")
+        found, is_whole = selectors.history(chat=chat, before=1001, token_budget=4096, model="m")
+    assert not is_whole
     assert [message.seq for message in found] == list(range(181, 1001))
 
 

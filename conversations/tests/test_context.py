@@ -283,7 +283,7 @@ def summarised(system: str, summary: PastSummary) -> str:
 def test_a_chat_above_its_high_water_mark_goes_in_with_its_summary_and_the_turns_since() -> None:
     history = chat("a" * 500, "b" * 500, "c" * 500, "d" * 500)
     summary = past_summary(2)
-    prompt = assemble(history, summary=summary, high_water=50, context_window=4096)
+    prompt = assemble(history, summary=summary, high_water=50, low_water=30)
     assert prompt.ids == encoded(summarised(SYSTEM, summary), *history[2:], message(5, "user", "And now?"))
     assert (prompt.summary_version, prompt.first_seq, prompt.trimmed) == (1, 3, False)
     assert prompt.summary_tokens == len(SUMMARY_HEADING) + len(summary.content)
@@ -330,7 +330,7 @@ def test_a_cut_of_another_summary_is_over() -> None:
     cut = Cut(summary_version=1, first_seq=17)
     assert assemble(history, cut=cut).first_seq == 1
     newer = past_summary(10, version=2)
-    assert assemble(history, summary=newer, cut=cut, high_water=10).first_seq == 11
+    assert assemble(history, summary=newer, cut=cut, high_water=10, low_water=9).first_seq == 11
 
 
 def test_a_reserve_takes_of_the_chats_part_what_the_system_prompt_leaves_of_it() -> None:
@@ -407,7 +407,6 @@ def test_any_prompt_with_any_summary_and_any_cut_fits_and_says_what_is_in_it(
     used = summary if prompt.summary_version else None
     assert prompt.ids == encoded(system if used is None else summarised(system, used), *kept, asked)
     covered = 0 if used is None else used.last_seq
-    assert used is None or prompt.first_seq > covered
     assert prompt.trimmed == any(covered < m.seq < prompt.first_seq for m in history)
     # The system prompt comes first, and the newest message last, both byte for byte.
     text = TOKENIZER.decode(prompt.ids)
@@ -469,21 +468,63 @@ def test_a_prompt_that_is_sent_again_has_its_own_limits_anew() -> None:
     assert context.again(prompt, newest_version=0, budget=budget(max_prompt_tokens=len(prompt.ids) - 1)) is None
 
 
-def test_what_is_to_be_folded_are_the_oldest_whole_turns_above_the_low_water_mark() -> None:
-    history = chat(*("x" * 95 for _ in range(20)))
-    asked = message(21, "user", "Now")
-    limits = budget(context_window=2000 + 300, max_output_tokens=300, low_water=50)
-    folded = context.to_fold([*history, asked], budget=limits, system_tokens=0)
-    assert [m.seq for m in folded] == list(range(1, folded[-1].seq + 1))
-    assert folded[-1].role == "assistant"
-    rest = [*history, asked][len(folded) :]
-    assert sum(m.token_count + 5 for m in rest) <= 1000 < sum(m.token_count + 5 for m in rest) + 200
-    assert context.to_fold(history[-4:], budget=limits, system_tokens=0) == []
-    roomy = budget(context_window=2000 + 300, max_output_tokens=300, high_water=100, low_water=50)
-    assert context.to_fold(history[-18:], budget=roomy, system_tokens=0) == [], "below the high mark nothing is"
-    # The newest turn stays, however long it is.
-    long = chat("x" * 3000, "y" * 3000)
-    assert context.to_fold(long, budget=limits, system_tokens=0) == []
+def test_a_chat_above_its_high_mark_is_to_be_folded_down_to_its_low_one() -> None:
+    limits = budget(context_window=2000 + 300, max_output_tokens=300, high_water=80, low_water=50)
+    assert context.to_fold(10, 1550, budget=limits, system_tokens=0) == 0
+    assert context.to_fold(10, 1551, budget=limits, system_tokens=0) == 601
+    # The system prompt is no part of the chat's.
+    assert context.to_fold(10, 1551, budget=limits, system_tokens=1000) == 1601 - 500
+
+
+def test_what_is_folded_are_whole_turns_from_the_oldest_on_and_never_the_newest() -> None:
+    history = chat(*("x" * 95 for _ in range(6)))
+    asked = message(7, "user", "Now")
+    assert context.oldest_turns([*history, asked], tokens=0) == []
+    assert context.oldest_turns([*history, asked], tokens=1) == history[:2]
+    assert context.oldest_turns([*history, asked], tokens=200) == history[:2]
+    assert context.oldest_turns([*history, asked], tokens=201) == history[:4]
+    assert context.oldest_turns([*history, asked], tokens=10_000) == history
+    assert context.oldest_turns(history, tokens=10_000) == history[:4]
+
+
+def test_below_the_low_mark_turns_go_in_word_for_word_though_the_summary_speaks_of_them() -> None:
+    history = chat(*("x" * 87 for _ in range(20)))
+    summary = past_summary(18)
+    limits: Any = {"context_window": 2000 + 300, "max_output_tokens": 300, "high_water": 60, "low_water": 40}
+    prompt = assemble(history, summary=summary, **limits)
+    assert (prompt.summary_version, prompt.trimmed) == (1, False)
+    assert prompt.first_seq < 19
+    # By the counts, which leave out what the template puts around each message.
+    low = len(SYSTEM) + (2000 - len(SYSTEM)) * 40 // 100
+    assert low - 100 < len(prompt.ids) - prompt.summary_tokens < low + 100
+    # And there they begin from then on.
+    history += [message(21, "user", "x" * 87), message(22, "assistant", "x" * 87)]
+    cut = Cut(summary_version=1, first_seq=prompt.first_seq)
+    assert assemble(history, summary=summary, cut=cut, **limits).first_seq == prompt.first_seq
+
+
+def test_messages_that_were_not_read_are_left_out_and_the_prompt_says_so() -> None:
+    history = chat(*("x" * 100 for _ in range(20)))[10:]
+    assert not assemble(history).trimmed
+    partly = context.assemble(
+        system_prompt=SYSTEM,
+        history=history,
+        is_whole=False,
+        new=message(21, "user", "And now?"),
+        tokenizer=TOKENIZER,
+        budget=budget(),
+    )
+    assert (partly.first_seq, partly.trimmed, partly.is_full) == (11, True, True)
+    covered = context.assemble(
+        system_prompt=SYSTEM,
+        history=history,
+        is_whole=False,
+        new=message(21, "user", "And now?"),
+        tokenizer=TOKENIZER,
+        budget=budget(),
+        summary=past_summary(10),
+    )
+    assert (covered.summary_version, covered.trimmed) == (1, False)
 
 
 def quote(seq: int, text: str, *, score: float = 0.5) -> Recalled:
@@ -515,7 +556,7 @@ def remind(
 def test_older_turns_are_quoted_after_the_summary_in_their_order() -> None:
     history = chat("a" * 200, "b" * 200, "c" * 200, "d" * 200, "e" * 200, "f" * 200)
     summary = PastSummary(version=2, last_seq=4, content="They counted.")
-    limits: Any = {"context_window": 1700, "max_output_tokens": 300, "high_water": 70}
+    limits: Any = {"context_window": 1700, "max_output_tokens": 300, "high_water": 70, "low_water": 20}
     plain = assemble(history, summary=summary, **limits)
     assert (plain.summary_version, plain.first_seq, plain.recalled) == (2, 5, ())
     quotes = [quote(3, "User: c", score=0.9), quote(1, "User: a", score=0.4)]

@@ -1,7 +1,9 @@
 """Prompts that go on from one another: as encoding the whole chat makes them, or not at all."""
 
 import os
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
+from typing import Self
 
 import pytest
 from hypothesis import given, settings
@@ -63,6 +65,23 @@ def test_prompts_whose_template_changes_what_was_said_before_do_not_go_on() -> N
     assert goes_on(merging_tokenizer(THOUGHTFUL), chat, "<think>Hm</think>One.", "Two?")
     # What is left out of an older answer was never in the prompt that it answered.
     assert goes_on(merging_tokenizer(FORGETFUL), chat, "<think>Hm</think>One.", "Two?")
+
+
+def test_a_template_that_says_the_day_goes_on_after_midnight(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = merging_tokenizer("{{ strftime_now('%d %b %Y') }}\n" + CHATML)
+
+    def goes_on_now() -> bool:
+        return goes_on(tokenizer, [SYSTEM, ChatTurn("user", "One?")], "One.", "Two?")
+
+    assert goes_on_now()
+
+    class Tomorrow(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Self:
+            return super().now(tz) + timedelta(days=1)
+
+    monkeypatch.setattr(tokenization, "datetime", Tomorrow)
+    assert goes_on_now()
 
 
 def test_an_answers_own_ids_go_on_where_they_spell_it() -> None:

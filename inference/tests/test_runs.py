@@ -216,6 +216,8 @@ def test_a_settled_run_is_terminal_charged_and_told_of(accept: Accept, now: date
             kind="turn",
             owner_id=run.owner_id,
             chat_id=run.chat_id,
+            pool="default",
+            context=run.context,
             status="done",
             error_code="",
             text="xxxxx",

@@ -1,0 +1,373 @@
+"""Jobs at their bounds: other pools, large and small windows, plans' limits, deletions and stops in between."""
+
+import threading
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.core.cache import cache
+from django.utils import timezone
+from uuid_utils.compat import uuid7
+
+from chatsite.accounts import suspension
+from conversations import background, chats, context_cache, reasoning, titles
+from conversations.models import Chat, Job, Message, Summary, Turn
+from conversations.preparation import Ready
+from conversations.tests.support import (
+    BOOT_ID,
+    Person,
+    claim_by_hand,
+    closing_connections,
+    pretend_a_worker,
+    settle_by_hand,
+    subscribe,
+)
+from inference import api as inference
+from inference import policies, store, tokenization
+from inference.cell import workers
+from inference.models import ModelPool, Prompt, Run
+from inference.testing import CHATML
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def answered(person: Person, **chat: Any) -> str:
+    """A chat with one answered turn, which wants a title."""
+    created = person.new_chat(**chat)
+    settle_by_hand(person.sent(created, "How do ships sail?")["run"]["id"], text="With the wind.")
+    return created
+
+
+def window(slug: str = "default", **values: Any) -> None:
+    """Give a pool a window of which 100 tokens are a reserve; answers have 200."""
+    ModelPool.objects.filter(slug=slug).update(
+        max_output_tokens=200, reserve_tokens=100, system_prompt="Be kind.", **values
+    )
+
+
+def fill(chat_id: str, *, turns: int, text: str, token_count: int | None = None) -> None:
+    """Let a chat have so many turns already."""
+    now = timezone.now()
+    chat = Chat.objects.get(id=chat_id)
+    for number in range(turns):
+        turn = Turn.objects.create(
+            chat=chat, client_turn_id=f"old {number}", fingerprint="", run_id=uuid7(), created_at=now
+        )
+        for role in ("user", "assistant"):
+            chat.last_seq += 1
+            Message.objects.create(
+                chat=chat, turn=turn, seq=chat.last_seq, role=role, content=text, run_id=turn.run_id, created_at=now,
+                token_count=len(text) if token_count is None else token_count,
+            )  # fmt: skip
+    chat.save()
+
+
+def work_off() -> None:
+    """Do what is due, in every pool that has a worker."""
+    pretend_a_worker()
+    while background.dispatch(now=timezone.now()):
+        for job in Run.objects.filter(status="queued").exclude(kind="turn"):
+            settle_by_hand(job.id, text="A summary")
+
+
+def set_mode(mode: str) -> None:
+    ModelPool.objects.filter(slug="default").update(mode=mode)
+    policies.forget()
+
+
+def test_jobs_of_a_pool_without_room_hide_no_others(ada: Person) -> None:
+    for _ in range(background.STEP):
+        answered(ada)
+    Job.objects.update(pool="closed")
+    ModelPool.objects.create(slug="closed", name="Closed", is_open=False)
+    waiting = answered(ada)
+    pretend_a_worker()
+    assert background.dispatch(now=timezone.now()) == 1
+    assert str(Run.objects.get(kind="title").chat_id) == waiting
+
+
+def test_a_pool_whose_files_are_missing_keeps_no_others_waiting(ada: Person) -> None:
+    broken = answered(ada)
+    Job.objects.update(pool="broken")
+    ModelPool.objects.create(slug="broken", name="Broken", model="/nowhere/at-all")
+    pretend_a_worker("broken")
+    fine = answered(ada)
+    pretend_a_worker()
+    assert background.dispatch(now=timezone.now()) == 1
+    assert str(Run.objects.get(kind="title").chat_id) == fine
+    assert Job.objects.get(chat_id=broken).failures == 1
+
+
+def test_a_title_is_made_by_the_pool_that_answered(ada: Person) -> None:
+    """The chat's own may be closed by now."""
+    chat = ada.new_chat()
+    ModelPool.objects.create(slug="other", name="Other")
+    pretend_a_worker("other")
+    settle_by_hand(ada.sent(chat, pool="other")["run"]["id"])
+    assert Job.objects.get().pool == "other"
+
+
+def test_a_chat_of_many_short_messages_is_summarised_however_large_the_window(ada: Person) -> None:
+    window(context_window=32768)
+    chat = ada.new_chat(title="x")
+    fill(chat, turns=500, text="fifty bytes of a message, more or less, as people")
+    run = ada.sent(chat, turn="new")["run"]
+    assert run["context"]["trimmed"]
+    settle_by_hand(run["id"])
+    pretend_a_worker()
+    assert background.dispatch(now=timezone.now()) == 1
+    assert Run.objects.filter(kind="summary").exists()
+
+
+def test_a_plan_with_short_prompts_gets_summaries_that_fit_them(ada: Person) -> None:
+    window(context_window=8192)
+    subscribe(ada, max_prompt_tokens=1500)
+    chat = ada.new_chat(title="x")
+    for number in range(40):
+        run = ada.sent(chat, f"Question number {number}, of some length", turn=f"t{number}")["run"]
+        assert run["usage"]["prompt"] <= 1500
+        assert not run["context"]["trimmed"]
+        settle_by_hand(run["id"], text="An answer, which is of some length, too.", output_tokens=40)
+        work_off()
+    assert Summary.objects.exists()
+
+
+def test_one_answer_of_the_small_pool_leaves_the_large_ones_chat_alone(ada: Person) -> None:
+    small = ModelPool.objects.create(slug="small", name="Small")
+    window("small", context_window=1024)
+    window(context_window=8192, overflow_to=small)
+    subscribe(ada, overflow="smaller")
+    chat = ada.new_chat(title="x")
+    sent: list[Any] = []
+    for number in range(24):
+        pretend_a_worker("small")
+        pretend_a_worker()
+        set_mode("drain" if number == 20 else "normal")
+        asked = f"Question number {number}, of a hundred and more bytes " + "x" * 70
+        sent.append(ada.sent(chat, asked, turn=f"t{number}")["run"])
+        settle_by_hand(sent[-1]["id"], text="An answer, of some length. " + "y" * 74, output_tokens=101)
+        set_mode("normal")
+        work_off()
+    assert [run["pool"] for run in sent[19:22]] == ["default", "small", "default"]
+    assert sent[20]["context"]["trimmed"]
+    assert not Summary.objects.exists(), "in its own window the chat is not full"
+    assert sent[-1]["usage"]["prompt"] > sent[19]["usage"]["prompt"] > 4000
+
+
+def test_a_window_with_room_gets_turns_word_for_word_that_a_smaller_ones_summary_speaks_of(ada: Person) -> None:
+    ModelPool.objects.create(slug="small", name="Small")
+    window("small", context_window=1024)
+    window(context_window=4096, high_water=50, low_water=40)
+    chat = ada.new_chat(title="x")
+    for number in range(18):
+        pretend_a_worker("small")
+        pool = "small" if number in (15, 16) else "default"
+        asked = f"Question number {number}, of some bytes " + "x" * 40
+        run = ada.sent(chat, asked, turn=f"t{number}", pool=pool)["run"]
+        settle_by_hand(run["id"], text="An answer, of some length. " + "y" * 40, output_tokens=67)
+        work_off()
+    covered = Summary.objects.order_by("-version")[0].last_seq
+    assert run["context"]["summary_version"] > 0
+    assert run["context"]["first_seq"] < covered, "the low-water mark is this pool's"
+    assert not run["context"]["trimmed"]
+
+
+def test_messages_that_counts_of_another_tokenizer_leave_out_are_told_of(ada: Person) -> None:
+    window(context_window=4096)
+    chat = ada.new_chat(title="x")
+    fill(chat, turns=12, text="forty bytes of a message, more or less.", token_count=300)
+    run = ada.sent(chat, turn="new")["run"]
+    assert run["context"]["first_seq"] > 1
+    assert run["context"]["trimmed"]
+    assert [notice["code"] for notice in run["notices"]] == ["context_trimmed"]
+
+
+def test_the_only_slot_is_no_jobs(ada: Person) -> None:
+    answered(ada)
+    cell = store.connector().cell()
+    report = workers.Report(
+        engine="scripted", model="m", slots=1, running=0, waiting=0, kv_usage=0.0, output_tokens=0, room=1
+    )
+    an_hour_ahead = store.now_ms() + 3_600_000
+    cell.call(
+        workers.heartbeat(cell.keys, pool="default", boot_id=BOOT_ID, report=report, held=(), now_ms=an_hour_ahead)
+    )
+    assert background.dispatch(now=timezone.now()) == 0
+
+
+def test_of_a_stopped_turn_nothing_begins(ada: Person) -> None:
+    window(context_window=1024)
+    chat = ada.new_chat()
+    for number in range(9):
+        run = ada.sent(chat, "word " * 10, turn=f"t{number}")["run"]
+        if number < 8:
+            settle_by_hand(run["id"], text="word " * 10, output_tokens=50)
+    Job.objects.all().delete()
+    assert Run.objects.get(id=run["id"]).context["is_full"]
+    assert ada.post(f"/api/v1/runs/{run['id']}/cancel").status_code == 200
+    assert not Job.objects.exists()
+    settle_by_hand(ada.sent(chat, turn="next")["run"]["id"])
+    assert {job.kind for job in Job.objects.all()} == {"summary", "title"}
+
+
+def test_jobs_of_a_suspended_owner_do_not_begin_again(ada: Person) -> None:
+    answered(ada)
+    pretend_a_worker()
+    assert background.dispatch(now=timezone.now()) == 1
+    job = claim_by_hand(Run.objects.get(kind="title").id)
+    suspension.suspend(user=ada.user, now=timezone.now())
+    settle_by_hand(job.id, status="cancelled", text="")
+    pretend_a_worker()
+    later = timezone.now() + timedelta(minutes=1)
+    assert background.dispatch(now=later) == 0
+    suspension.reinstate(user=ada.user)
+    assert background.dispatch(now=later) == 1
+
+
+def test_what_is_turned_off_meanwhile_is_not_begun(ada: Person, settings: Any) -> None:
+    answered(ada)
+    settings.BACKGROUND_JOBS = {"summary"}
+    pretend_a_worker()
+    assert background.dispatch(now=timezone.now()) == 0
+
+
+def test_a_chat_that_goes_while_its_job_is_accepted_leaves_nothing(
+    ada: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = answered(ada)
+    pretend_a_worker()
+    real = inference.accept_job
+    deletions: list[threading.Thread] = []
+    under_way = threading.Event()
+
+    def delete() -> None:
+        under_way.set()
+        chats.delete(owner_id=ada.user.pk, chat_id=UUID(chat), now=timezone.now())
+
+    def accept(**values: Any) -> Any:
+        deletions.append(threading.Thread(target=closing_connections(delete)))
+        deletions[0].start()
+        assert under_way.wait(10)
+        return real(**values)
+
+    monkeypatch.setattr(inference, "accept_job", accept)
+    background.dispatch(now=timezone.now())
+    deletions[0].join(30)
+    assert not deletions[0].is_alive()
+    for run in Run.objects.filter(kind="title", status__in=Run.ACTIVE):
+        settle_by_hand(run.id, text="A title")
+    assert not Chat.objects.filter(id=chat).exists()
+    assert not Run.objects.filter(chat_id=chat).exists()
+    assert not Prompt.objects.exists()
+
+
+def test_a_job_whose_chat_is_gone_takes_its_run_along(ada: Person) -> None:
+    chat = answered(ada)
+    pretend_a_worker()
+    assert background.dispatch(now=timezone.now()) == 1
+    # As a deletion does that had looked for runs a moment before.
+    Run.objects.filter(chat_id=chat, kind="turn").delete()
+    Chat.objects.filter(id=chat).delete()
+    settle_by_hand(Run.objects.get(kind="title").id, text="A title")
+    assert not Run.objects.filter(chat_id=chat).exists()
+    assert not Prompt.objects.exists()
+
+
+def test_a_job_given_up_while_its_chats_answer_ends_keeps_neither_waiting_for_the_other(
+    ada: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = answered(ada)
+    pretend_a_worker()
+    assert background.dispatch(now=timezone.now()) == 1
+    Job.objects.update(failures=background.MOST_FAILURES - 1)
+    job = Run.objects.get(kind="title")
+    turn = ada.sent(chat, turn="t2")["run"]["id"]
+    has_the_chat = threading.Event()
+    failures: list[str] = []
+    real = chats._want_jobs
+
+    def want(*values: Any) -> None:
+        has_the_chat.set()
+        real(*values)
+
+    monkeypatch.setattr(chats, "_want_jobs", want)
+
+    def end(run_id: Any, text: str) -> None:
+        try:
+            settle_by_hand(run_id, text=text)
+        except Exception as error:
+            failures.append(repr(error))
+
+    ending = threading.Thread(target=closing_connections(end), args=(turn, "Fine."))
+    ending.start()
+    assert has_the_chat.wait(10)
+    end(job.id, "")
+    ending.join(30)
+    assert failures == []
+    assert Chat.objects.get(id=chat).title_by == Chat.TitleBy.KEPT
+
+
+def test_a_chat_deleted_while_it_is_sent_to_is_not_remembered(ada: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    chat = ada.new_chat()
+    real = inference.enqueue
+
+    def enqueue(run: Any) -> None:
+        real(run)
+        assert Person.again(ada).delete(f"/api/v1/chats/{chat}").status_code == 204
+
+    monkeypatch.setattr(inference, "enqueue", enqueue)
+    ada.send(chat)
+    assert not Chat.objects.filter(id=chat).exists()
+    assert "ids" not in (cache.get(context_cache._key(UUID(chat))) or {})
+
+
+def test_a_prompt_is_rebuilt_after_a_retry_elsewhere_that_was_not_remembered(
+    ada: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = ModelPool.objects.create(slug="small", name="Small", system_prompt="Be short.")
+    ModelPool.objects.filter(slug="default").update(overflow_to=small, system_prompt="Be kind, and thorough.")
+    pretend_a_worker("small")
+    subscribe(ada, overflow="smaller")
+    chat = ada.new_chat()
+    run = ada.sent(chat, "One")["run"]["id"]
+    settle_by_hand(run, status="cancelled", text="Half")
+    set_mode("drain")
+    with monkeypatch.context() as patched:
+        # Its process died after the commit.
+        patched.setattr(Ready, "remember", lambda *_, **__: None)
+        assert ada.retry(run).status_code == 202
+    assert Run.objects.get(id=run).pool.slug == "small"
+    settle_by_hand(run, text="Whole")
+    set_mode("normal")
+    following = ada.sent(chat, "Two", turn="t2")["run"]
+    assert following["pool"] == "default"
+    rebuilt = inference.prompt_ids_of(run_id=UUID(following["id"]))
+    assert len(rebuilt) == following["usage"]["prompt"]
+
+
+def test_what_a_model_thinks_whose_prompt_opens_its_reasoning_is_no_title(
+    ada: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thinking = CHATML.replace("assistant\n' }}{% endif", "assistant\n<think>\n' }}{% endif")
+    pool = inference.pool(slug="default")
+    tokenizer = inference.tokenizer_for(pool)
+    monkeypatch.setattr(tokenizer, "_template", tokenization._compile(thinking))
+    monkeypatch.setattr(tokenizer, "_head", None)
+    for said, title in (
+        ("Okay, the user wants a title for a conversation about ships", "How do ships sail?"),
+        ("They ask about ships.\n</think>\n\nShips and winds", "Ships and winds"),
+    ):
+        chat = answered(ada)
+        pretend_a_worker()
+        assert background.dispatch(now=timezone.now()) == 1
+        run = Run.objects.get(kind="title", status="queued")
+        assert run.max_output_tokens > titles.MOST_TOKENS, "there is room for what it thinks"
+        settle_by_hand(run.id, text=said)
+        assert Chat.objects.get(id=chat).title == title
+
+
+def test_a_prompt_opens_reasoning_only_at_its_end() -> None:
+    assert reasoning.is_open("<|im_start|>assistant\n<think>\n")
+    assert not reasoning.is_open("<think>\n\n</think>\n\n")
+    assert not reasoning.is_open("What does <think> mean?<|im_end|>\n<|im_start|>assistant\n")
