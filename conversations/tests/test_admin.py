@@ -209,8 +209,8 @@ def test_the_prompt_of_the_systems_own_work_can_be_shown(operator: Client, ada: 
     assert background.dispatch(now=timezone.now()) == 1
     run = Run.objects.get(kind="title")
     shown = operator.get(reverse("admin:inference_run_prompt", args=[run.id])).content.decode()
-    assert f"User: {SECRET}" in shown
-    assert "Write a title for this conversation" in shown
+    assert f"Question: {SECRET}" in shown
+    assert "You give conversations short titles" in shown
     assert views() == [("root@example.org", str(run.id))]
 
 
