@@ -58,23 +58,24 @@ def outcomes_since(*, since: datetime) -> dict[str, int]:
 
 
 def active_counts(*, owner_ids: Sequence[UUID]) -> dict[UUID, int]:
-    """Owner id → active runs, for those who have any."""
+    """Owner id → answers under way, for those who have any."""
     counts = Counter(owner_id for _, owner_id in _active())
     return {owner_id: counts[owner_id] for owner_id in owner_ids if counts[owner_id]}
 
 
 def active_of(*, owner_id: UUID) -> list[RunBrief]:
-    """The owner's active runs, oldest first."""
+    """The owner's answers under way, oldest first."""
     mine = [run_id for run_id, whose in _active() if whose == owner_id]
     return [_brief(*row) for row in Run.objects.filter(id__in=mine).order_by("id").values_list(*_BRIEF)]
 
 
 def _active() -> list[tuple[UUID, UUID]]:
-    """Every active run and its owner: no more than the queues hold.
+    """Every active run of a turn and its owner: no more than the queues hold.
 
     Asked for an owner's as well, SQLite reads all that the owner ever ran: 60 ms for a hundred thousand.
     """
-    return list(Run.objects.filter(status__in=Run.ACTIVE).values_list("id", "owner_id").order_by())
+    turns = Run.objects.filter(status__in=Run.ACTIVE, kind=Run.Kind.TURN)
+    return list(turns.values_list("id", "owner_id").order_by())
 
 
 def first_id(moment: datetime) -> UUID:
