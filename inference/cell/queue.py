@@ -12,6 +12,7 @@ from uuid import UUID
 
 import redis
 
+from inference.cell.admission import PLACE_MS
 from inference.cell.keys import Keys
 from inference.cell.link import Cell, Reply, ScriptCall
 from inference.cell.policy import NO_TIER, Policy
@@ -242,7 +243,7 @@ class PoolState:
 def pool_state(cell: Cell, *, pool: str, now_ms: int) -> PoolState:
     """How a pool's queue stands. Raises StoreUnavailable."""
     keys = cell.keys
-    call = ScriptCall("look", [keys.pool(pool), keys.queue(pool), keys.places(pool)], [now_ms])
+    call = ScriptCall("look", [keys.pool(pool), keys.queue(pool), keys.places(pool)], [now_ms, PLACE_MS])
     found: dict[str, Any] = json.loads(str(cell.call(call)))
     return PoolState(
         waiting=found["waiting"],

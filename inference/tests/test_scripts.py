@@ -38,7 +38,7 @@ def test_libraries_of_two_versions_stand_side_by_side(valkey: Valkey) -> None:
         client.function_load(LIBRARY.text.replace(VERSION, "0" * 16), replace=True)
         keys = ["a:pool", "a:queue", "a:places"]
         names = (LIBRARY.functions["look"], f"look_{'0' * 16}")
-        return ['"waiting":0' in client.fcall(name, 3, *keys, 0) for name in names]
+        return ['"waiting":0' in client.fcall(name, 3, *keys, 0, 0) for name in names]
 
     assert ask(valkey, load) == [True, True]
 
