@@ -22,7 +22,7 @@ from inference.cell.workers import LEASE_MS, NO_BOUND
 from inference.tests.support import look, search
 from inference.tests.yard import Yard, waiting
 
-TIERS = ("free", "pro")
+TIERS = ("free", "pro", "~system")
 USERS = [uuid4() for _ in range(2)]
 # Two of each user's.
 CHATS = {user: [uuid4(), uuid4()] for user in USERS}
@@ -34,6 +34,7 @@ def policy(*, wait_ms: int, **more: Any) -> Policy:
     tiers = {
         "free": TierPolicy(weight=1, is_free=True, wait_ms=wait_ms),
         "pro": TierPolicy(weight=7, wait_ms=wait_ms),
+        "~system": TierPolicy(weight=0.01, wait_ms=wait_ms),
     }
     return Policy(tiers=tiers, **more)
 

@@ -16,7 +16,11 @@ local function favour(pool, now)
   local paid, free = 0, 0
   for o = HEAD, pool.last, EACH do
     if pool[o + WAITING] > 0 or pool[o + SERVED] > 0.01 then
-      if pool[o + IS_FREE] == 1 then free = free + pool[o + WEIGHT] else paid = paid + pool[o + WEIGHT] end
+      if pool[o + IS_FREE] == 1 then
+        free = free + pool[o + WEIGHT]
+      elseif not is_job(pool, o) then
+        paid = paid + pool[o + WEIGHT]
+      end
     end
   end
   if free == 0 or paid == 0 then return 1 end
@@ -47,7 +51,7 @@ local function wait_for(pool, o, runs, now, whole, by)
     if other ~= o and (waiting > 0 or served > 0.01) then
       local paid, weight, most = pool[other + IS_FREE] == 0, pool[other + WEIGHT], bound
       if not paid then frees = frees + weight end
-      if not (is_last and paid) then
+      if not (is_last and paid) or weight < 1 then
         local part = runs * (paid and weight or weight * by) / own_weight * own_cost / pool[other + COST]
         if part < most then most = part end
       end

@@ -20,7 +20,8 @@ local MODE, DEPTH, FLOOR, DELAY, SLACK, WP, WQ, HEAD = 12, 13, 14, 15, 16, 17, 1
 --   RATIO, KEPT_RATIO, LATER_RATIO  waits experienced to waits foretold: of next runs, of those kept for a worker, and of
 --            runs that others may yet overtake
 --   OUT      output tokens of a run, a moving average    GIVEN  its service lately, fading
---   WEIGHT, IS_FREE, BOUND  the policy: its share, whether it gives way first, how long its runs may wait (ms)
+--   WEIGHT, IS_FREE, BOUND  the policy: its share, whether it gives way first, how long its runs may wait (ms). A plan's
+--            weight is 1 at least; a smaller one is of jobs, for which nobody waits.
 local WAITING, USERS, TAG, TIME, MOVE, KEPT, SERVED, KEPT_RATIO, RATIO, OUT, GIVEN = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
 local WEIGHT, IS_FREE, BOUND, COST, LATER_RATIO, EACH = 12, 13, 14, 15, 16, 16
 local FADE_MS, RATE_MS = 20000, 15000
@@ -116,9 +117,11 @@ local function pool_rule(pool, version, text)
   end
 end
 
+local function is_job(pool, o) return pool[o + WEIGHT] < 1 end
+
 local function cost_of(pool, prompt, output) return pool[WP] * prompt + pool[WQ] * output end
 
--- Service given lately, to all tiers and to the free ones.
+-- Service given lately, to all plans and to the free ones. What jobs had, of slots that nobody wanted, is no plan's loss.
 local function given(pool, now)
   if now > pool[FADED] then
     local left = math.exp((pool[FADED] - now) / FADE_MS)
@@ -129,7 +132,7 @@ local function given(pool, now)
   end
   local all, free = 0, 0
   for o = HEAD, pool.last, EACH do
-    all = all + pool[o + GIVEN]
+    if not is_job(pool, o) then all = all + pool[o + GIVEN] end
     if pool[o + IS_FREE] == 1 then free = free + pool[o + GIVEN] end
   end
   return all, free

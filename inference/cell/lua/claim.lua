@@ -113,9 +113,10 @@ local function choose(names, pool, now, silent, boot, slug)
   return nil, late_tag
 end
 
--- Which of two tiers is served first.
+-- Which of two tiers is served first. While turns are pressed, those of free plans still come before jobs.
 local function goes_before(pool, a, b, free_first, free_last)
   local one, other = pool.of[a], pool.of[b]
+  if free_last and is_job(pool, one) ~= is_job(pool, other) then return is_job(pool, other) end
   if (free_first or free_last) and pool[one + IS_FREE] ~= pool[other + IS_FREE] then
     return (pool[one + IS_FREE] == 1) == free_first
   end
@@ -187,8 +188,14 @@ for left = count, 1, -1 do
     behind, owed, member, chat, prompt, output, home, cached, since, told = facts_of(tier, user)
     if prompt + output <= room then break end
     if pool[pool.of[one] + KEPT] == 0 then redis.call('ZADD', tier.u, tag, user) end
-    if is_held_up(names, now, boot, prompt + output, since) then return full(KEYS[1], names, pool, boot) end
-    is_tight, user = true, nil
+    if is_job(pool, pool.of[one]) then
+      -- No place is kept free for it, and the worker has room for others.
+      again = math.min(again or FULL_MS, FULL_MS)
+    else
+      if is_held_up(names, now, boot, prompt + output, since) then return full(KEYS[1], names, pool, boot) end
+      is_tight = true
+    end
+    user = nil
   elseif tag then
     again = math.min(again or tag, tag)
   end
@@ -201,10 +208,11 @@ end
 
 local o, charged = pool.of[slug], home == boot and prompt - cached or prompt
 local cost = cost_of(pool, charged, output)
--- The tiers' clock, then this tier's own. What the free ones had or had not because of their floor, the clock forgets;
--- among each other they stay as they are.
+-- The tiers' clock, then this tier's own. Jobs that wait alone do not move it on: divided by their small weight, what one
+-- costs is more than plans get in minutes, and those who come next would be that far behind whoever comes first. What the
+-- free ones had or had not because of their floor, the clock forgets; among each other they stay as they are.
 pool[CLOCK] = math.max(pool[CLOCK] + pool[STEP], least_tag)
-pool[STEP] = cost / weights
+pool[STEP] = weights < 1 and 0 or cost / weights
 if least_free < HUGE and (free_first or free_last) then
   for i = 1, count do
     local other = pool.of[order[i]]

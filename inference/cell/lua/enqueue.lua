@@ -49,6 +49,14 @@ local function others_of(pool)
   return others
 end
 
+-- Whether turns wait, besides those that were begun.
+local function has_turns(pool)
+  for o = HEAD, pool.last, EACH do
+    if pool[o + WAITING] > 0 and not is_job(pool, o) then return true end
+  end
+  return false
+end
+
 -- Where it stands already, if it does.
 local function known(pool, names, line, entry, member)
   local waiting = 0
@@ -116,8 +124,9 @@ if stands then
   if stands ~= 'begun' then
     position, wait = select(9, string.match(stands, FACTS))
   end
-elseif not is_leased and not is_fresh then
-  -- An answer that was begun is somebody's pause: it goes on before new ones begin, and is paid for already.
+elseif not is_leased and not is_fresh and not is_job(pool, o) then
+  -- An answer that was begun is somebody's pause: it goes on before new ones begin, and is paid for already. A job's is
+  -- nobody's: it waits as it did before.
   redis.call('ZADD', queue .. ':begun', since, member)
   redis.call('HSET', queue .. ':b', member, table.concat({slug, user, chat, prompt,
     math.ceil(math.min(pool[o + OUT], most))}, '|'))
@@ -132,6 +141,10 @@ elseif not is_leased then
   local expected = math.min(tonumber(own[1] or pool[o + OUT]), tonumber(most))
   local home, cached = find_home(names, pool, silent, chat, prompt)
   home_told = home
+  -- A clock that is one claim late lets newcomers pass those who were served and wait again. Where nobody waits, it would
+  -- put whoever comes first ahead of all who come after the next claim, by what the last one cost.
+  if not has_turns(pool) then pool[CLOCK], pool[STEP] = pool[CLOCK] + pool[STEP], 0 end
+  if pool[o + USERS] == 0 then pool[o + TIME], pool[o + MOVE] = pool[o + TIME] + pool[o + MOVE], 0 end
   if pool[o + WAITING] == 0 then pool[o + TAG] = math.max(pool[o + TAG], pool[CLOCK]) end
   pool[N], pool[o + WAITING] = pool[N] + 1, pool[o + WAITING] + 1
   local tag, index, behind, first, owed = nil, 0, nil, nil, 0

@@ -38,8 +38,13 @@ if o then
   if known[1] then
     local before = tonumber(known[2] or (is_whole and output or pool[o + OUT]))
     local after = is_whole and before + (output - before) * 0.3 or before
-    redis.call('HSET', account, out, string.format('%.1f', after),
-      tag, string.format('%.3f', (known[3] or 0) + (more or 0)))
+    local charged = string.format('%.3f', (known[3] or 0) + (more or 0))
+    if is_job(pool, o) then
+      -- What a job took says nothing of its user's answers.
+      redis.call('HSET', account, tag, charged)
+    else
+      redis.call('HSET', account, out, string.format('%.1f', after), tag, charged)
+    end
   end
 end
 pool_keep(KEYS[1], pool)
