@@ -1,20 +1,27 @@
 """What a run costs Redis from the queue to its end, however many users wait.
 
+In a round RUNS turns enter the queue, as many are claimed, and those end. Each is of a user with an account, holds a
+reservation, and finds all workers busy; half go on in a chat that a worker has in memory, and are kept for that one for
+a while. ENQUEUE, CLAIM and FINISH are counted, and nothing of what makes and ends the turns between them: LOAD, ADMIT,
+SETTLE, heartbeats.
+
 The baseline is a queue that decides nothing, one sorted set of runs by the time they came, in the same server and
 batches.
 The server's own CPU time is counted, commands and replies included.
 """
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID, uuid4
 
 import redis
 
 from benchmarks import report
-from inference.cell import queue, workers
+from inference.cell import admission, queue, workers
+from inference.cell.admission import Admitted, Bounds
 from inference.cell.link import Cell, Connector, Reply, ScriptCall
 from inference.cell.policy import Policy, TierPolicy
 from inference.cell.queue import Served, Ticketed, Waiting
@@ -24,25 +31,30 @@ from tests.services import valkey
 USERS = (1_000, 10_000, 50_000)
 GOAL_US = 50.0
 RUNS = 2_000
-ROUNDS = 3
+ROUNDS = 7
 BATCH = 200
 WORKERS = 16
 POOL = "p"
 TIERS = ("free", "plus", "pro")
 NOW_MS = 1_800_000_000_000
+FOREVER_MS = 10**10
 POLICY = Policy(
     tiers={
-        "free": TierPolicy(weight=1, is_free=True, wait_ms=30_000),
-        "plus": TierPolicy(weight=4, wait_ms=20_000),
-        "pro": TierPolicy(weight=10, wait_ms=20_000),
-    }
+        "free": TierPolicy(weight=1, is_free=True, wait_ms=FOREVER_MS),
+        "plus": TierPolicy(weight=4, wait_ms=FOREVER_MS),
+        "pro": TierPolicy(weight=10, wait_ms=FOREVER_MS),
+        # Of jobs. None waits, but the pool's record has their tier.
+        "~system": TierPolicy(weight=0.01, wait_ms=FOREVER_MS),
+    },
+    # No turn is refused, however many wait.
+    depth=10**6,
 )
 _SERVED = Served(computed_tokens=400, cached_tokens=100, output_tokens=180, held_ms=6_000, first_token_ms=50)
 
 
 @dataclass(slots=True)
 class Cost:
-    """µs of the server's CPU for each call, the least of the rounds; `plain` is the baseline's push and pop."""
+    """µs of the server's CPU for each call, the median of the rounds; `plain` is the baseline's push and pop."""
 
     enqueue: float
     claim: float
@@ -56,12 +68,14 @@ class Cost:
 
 
 class Queue:
-    """A pool whose workers are all busy and know half of the chats."""
+    """A pool whose workers are all busy. Half of the turns go on in a chat that one of these has in its memory."""
 
     def __init__(self, cell: Cell, *, seed: int = 1) -> None:
         self._cell = cell
         self._rng = random.Random(seed)
+        # Who waits or runs, by 'run:epoch'; and who has had an answer, and may go on in that chat.
         self._runs: dict[str, Waiting] = {}
+        self._answered: list[Waiting] = []
         self._now = NOW_MS
 
     def beat(self) -> None:
@@ -84,9 +98,19 @@ class Queue:
                 )
             )
 
-    def enqueue(self) -> ScriptCall:
-        """A run of somebody new, in a chat of its own."""
-        waiting = Waiting(
+    def turns(self, count: int) -> list[Waiting]:
+        """So many turns, each of another user: half of them of users who were answered, as far as there are such."""
+        known = min(len(self._answered), count // 2)
+        back, self._answered = self._answered[:known], self._answered[known:]
+        found = [
+            replace(one, run=Ticketed(run_id=uuid4(), epoch=1), admission_id=uuid4(), since_ms=self._now)
+            for one in back
+        ] + [self._turn() for _ in range(count - known)]
+        self._rng.shuffle(found)
+        return found
+
+    def _turn(self) -> Waiting:
+        return Waiting(
             run=Ticketed(run_id=uuid4(), epoch=1),
             base_epoch=1,
             admission_id=uuid4(),
@@ -97,8 +121,44 @@ class Queue:
             max_output_tokens=500,
             since_ms=self._now,
         )
-        self._runs[str(waiting.run)] = waiting
-        return queue.enqueue(self._cell.keys, pool=POOL, policy=POLICY, waiting=waiting, now_ms=self._now)
+
+    def load(self, turn: Waiting) -> ScriptCall:
+        """The account, unless it is there."""
+        return admission.load(
+            self._cell.keys,
+            user_id=turn.user_id,
+            generation=1,
+            used=0,
+            debt=0,
+            debt_at_ms=self._now,
+            refill_per_hour=10**6,
+            live=(),
+            messages={},
+            now_ms=self._now,
+        )
+
+    def admit(self, turn: Waiting) -> ScriptCall:
+        """A reservation that the run's entry into the queue confirms, and a place."""
+        return admission.admit(
+            self._cell.keys,
+            user_id=turn.user_id,
+            pool=POOL,
+            turn=str(turn.run.run_id),
+            base_epoch=1,
+            admission_id=turn.admission_id,
+            min_generation=1,
+            prompt_tokens=turn.prompt_tokens,
+            output_tokens=turn.max_output_tokens,
+            output_floor=1,
+            bounds=Bounds(concurrent_runs=4, budget_tokens=10**7, refill_per_hour=10**6),
+            tier=turn.tier,
+            policy=POLICY,
+            now_ms=self._now,
+        )
+
+    def enqueue(self, turn: Waiting) -> ScriptCall:
+        self._runs[str(turn.run)] = turn
+        return queue.enqueue(self._cell.keys, pool=POOL, policy=POLICY, waiting=turn, now_ms=self._now)
 
     def claim(self, number: int) -> ScriptCall:
         return queue.claim(
@@ -106,14 +166,21 @@ class Queue:
         )
 
     def finish(self, number: int, name: str) -> ScriptCall:
-        waiting = self._runs.pop(name)
+        turn = self._runs[name]
         return queue.finish(
             self._cell.keys,
             pool=POOL,
-            run=waiting.run,
+            run=turn.run,
             boot_id=f"w{number % WORKERS}",
-            chat_id=waiting.chat_id,
+            chat_id=turn.chat_id,
             served=_SERVED,
+        )
+
+    def settle(self, name: str) -> ScriptCall:
+        turn = self._runs.pop(name)
+        self._answered.append(turn)
+        return admission.settle(
+            self._cell.keys, user_id=turn.user_id, admission_id=turn.admission_id, tokens=680, now_ms=self._now
         )
 
 
@@ -168,37 +235,48 @@ def measure(users: int) -> Cost:
 
 def _measure(cell: Cell, client: redis.Redis, *, users: int) -> Cost:
     pool = Queue(cell)
+    # Until as many have been answered as half of those who are to wait.
+    for _ in range(users // RUNS + 1):
+        pool.beat()
+        _round(client, pool)
     pool.beat()
+    turns = pool.turns(users)
+    _admitted(client, pool, turns)
     before = _memory(client)
-    _call(client, [pool.enqueue() for _ in range(users)])
+    _call(client, [pool.enqueue(turn) for turn in turns])
     bytes_each = (_memory(client) - before) / users
-    spent: dict[str, list[float]] = {"enqueue": [], "claim": [], "finish": [], "plain": []}
+    rounds = []
     for _ in range(ROUNDS):
         pool.beat()
-        for name, replies in _round(client, pool, spent):
-            if name == "claim" and not all(isinstance(reply, str) for reply in replies):
-                raise AssertionError("a worker found nothing although everybody waits")
-            if name == "finish" and not all(replies):
-                raise AssertionError("a run was not the worker's that claimed it")
-        spent["plain"].append(_plain(client, users=users))
-    least = {name: min(values) for name, values in spent.items()}
-    return Cost(bytes_each=bytes_each, **least)
+        rounds.append(_round(client, pool) | {"plain": _plain(client, users=users)})
+    middle = {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
+    return Cost(bytes_each=bytes_each, **middle)
 
 
-def _round(client: redis.Redis, pool: Queue, spent: dict[str, list[float]]) -> Iterator[tuple[str, list[Reply]]]:
-    """As many runs enter the queue as are claimed and finished."""
-    calls = [pool.enqueue() for _ in range(RUNS)]
-    cost, replies = _counted(client, lambda: _call(client, calls))
-    spent["enqueue"].append(cost)
-    yield "enqueue", replies
+def _round(client: redis.Redis, pool: Queue) -> dict[str, float]:
+    """As many runs enter the queue as are claimed and finished; what each call costs."""
+    turns = pool.turns(RUNS)
+    _admitted(client, pool, turns)
+    calls = [pool.enqueue(turn) for turn in turns]
+    enqueue, _ = _counted(client, lambda: _call(client, calls))
     calls = [pool.claim(number) for number in range(RUNS)]
-    cost, names = _counted(client, lambda: _call(client, calls))
-    spent["claim"].append(cost)
-    yield "claim", names
+    claim, names = _counted(client, lambda: _call(client, calls))
+    if not all(isinstance(name, str) for name in names):
+        raise AssertionError("a worker found nothing although everybody waits")
     calls = [pool.finish(number, str(name)) for number, name in enumerate(names)]
-    cost, replies = _counted(client, lambda: _call(client, calls))
-    spent["finish"].append(cost)
-    yield "finish", replies
+    finish, replies = _counted(client, lambda: _call(client, calls))
+    if not all(replies):
+        raise AssertionError("a run was not the worker's that claimed it")
+    _call(client, [pool.settle(str(name)) for name in names])
+    return {"enqueue": enqueue, "claim": claim, "finish": finish}
+
+
+def _admitted(client: redis.Redis, pool: Queue, turns: Sequence[Waiting]) -> None:
+    """These turns hold a reservation each, of accounts that are known."""
+    _call(client, [pool.load(turn) for turn in turns])
+    verdicts = [admission.read_verdict(reply) for reply in _call(client, [pool.admit(turn) for turn in turns])]
+    if not all(isinstance(verdict, Admitted) for verdict in verdicts):
+        raise AssertionError("a turn was refused")
 
 
 def _plain(client: redis.Redis, *, users: int) -> float:
