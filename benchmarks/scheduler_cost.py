@@ -98,14 +98,13 @@ class Queue:
                 )
             )
 
-    def turns(self, count: int) -> list[Waiting]:
-        """So many turns, each of another user: half of them of users who were answered, as far as there are such."""
-        known = min(len(self._answered), count // 2)
+    def turns(self, count: int, *, known: int) -> list[Waiting]:
+        """So many turns, each of another user: of `known` of those who were answered first, and of new ones."""
         back, self._answered = self._answered[:known], self._answered[known:]
         found = [
             replace(one, run=Ticketed(run_id=uuid4(), epoch=1), admission_id=uuid4(), since_ms=self._now)
             for one in back
-        ] + [self._turn() for _ in range(count - known)]
+        ] + [self._turn() for _ in range(count - len(back))]
         self._rng.shuffle(found)
         return found
 
@@ -235,12 +234,12 @@ def measure(users: int) -> Cost:
 
 def _measure(cell: Cell, client: redis.Redis, *, users: int) -> Cost:
     pool = Queue(cell)
-    # Until as many have been answered as half of those who are to wait.
-    for _ in range(users // RUNS + 1):
+    # Until as many have been answered as half of those who are to wait, and half of a round.
+    for _ in range(users // RUNS // 2 + 1):
         pool.beat()
-        _round(client, pool)
+        _round(client, pool, known=0)
     pool.beat()
-    turns = pool.turns(users)
+    turns = pool.turns(users, known=users // 2)
     _admitted(client, pool, turns)
     before = _memory(client)
     _call(client, [pool.enqueue(turn) for turn in turns])
@@ -248,14 +247,14 @@ def _measure(cell: Cell, client: redis.Redis, *, users: int) -> Cost:
     rounds = []
     for _ in range(ROUNDS):
         pool.beat()
-        rounds.append(_round(client, pool) | {"plain": _plain(client, users=users)})
+        rounds.append(_round(client, pool, known=RUNS // 2) | {"plain": _plain(client, users=users)})
     middle = {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
     return Cost(bytes_each=bytes_each, **middle)
 
 
-def _round(client: redis.Redis, pool: Queue) -> dict[str, float]:
+def _round(client: redis.Redis, pool: Queue, *, known: int) -> dict[str, float]:
     """As many runs enter the queue as are claimed and finished; what each call costs."""
-    turns = pool.turns(RUNS)
+    turns = pool.turns(RUNS, known=known)
     _admitted(client, pool, turns)
     calls = [pool.enqueue(turn) for turn in turns]
     enqueue, _ = _counted(client, lambda: _call(client, calls))
