@@ -152,10 +152,9 @@ def redis_keys_with(valkey: Valkey, *needles: bytes) -> set[bytes]:
 
 
 def _inflated(key: bytes, value: Any) -> bytes:
-    """The token ids of a remembered prompt."""
-    if b":context:" not in key:
-        return b""
-    return zlib.decompress(base64.b85decode(json.loads(value)["ids"]))
+    """The token ids of a remembered prompt; of a deleted chat there is only that it is gone."""
+    ids = json.loads(value).get("ids") if b":context:" in key else None
+    return b"" if ids is None else zlib.decompress(base64.b85decode(ids))
 
 
 def _flat(value: Any) -> bytes:
