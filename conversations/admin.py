@@ -196,8 +196,26 @@ class TurnAdmin(_Kept, admin.ModelAdmin[Turn]):
         return super().get_queryset(request).defer("fingerprint")
 
 
+class _Said(_Kept, admin.ModelAdmin[Any]):
+    """What its page says is recorded each time that somebody may read it there."""
+
+    def render_change_form(
+        self,
+        request: HttpRequest,
+        context: dict[str, Any],
+        add: bool = False,
+        change: bool = False,
+        form_url: str = "",
+        obj: Message | Summary | None = None,
+    ) -> HttpResponse:
+        """Recorded here, of the object that is shown: to look it up by its address once more could find another."""
+        if obj is not None and may_read(request):
+            self.log_change(request, obj, "view")
+        return super().render_change_form(request, context, add, change, form_url, obj)
+
+
 @admin.register(Message)
-class MessageAdmin(_Kept, admin.ModelAdmin[Message]):
+class MessageAdmin(_Said):
     """Lists show where a message stands, its page also what it says, to those who may read it."""
 
     list_display = ("id", "thread", "seq", "role", "state", "token_count", "written")
@@ -229,23 +247,9 @@ class MessageAdmin(_Kept, admin.ModelAdmin[Message]):
         )
         return (*fields, "content") if may_read(request) else fields
 
-    def render_change_form(
-        self,
-        request: HttpRequest,
-        context: dict[str, Any],
-        add: bool = False,
-        change: bool = False,
-        form_url: str = "",
-        obj: Message | None = None,
-    ) -> HttpResponse:
-        """Recorded here, of the object that is shown: to look it up by its address once more could find another."""
-        if obj is not None and may_read(request):
-            self.log_change(request, obj, "view")
-        return super().render_change_form(request, context, add, change, form_url, obj)
-
 
 @admin.register(Summary)
-class SummaryAdmin(_Kept, admin.ModelAdmin[Summary]):
+class SummaryAdmin(_Said):
     """As with messages: lists show of what a summary was made, its page also what it says, to those who may read it."""
 
     list_display = ("id", "thread", "version", "first_seq", "last_seq", "model", "made")
@@ -264,20 +268,6 @@ class SummaryAdmin(_Kept, admin.ModelAdmin[Summary]):
     def get_fields(self, request: HttpRequest, obj: Summary | None = None) -> tuple[str, ...]:
         fields = ("id", "thread", "version", "first_seq", "last_seq", "model", "run_id", "created_at")
         return (*fields, "content") if may_read(request) else fields
-
-    def render_change_form(
-        self,
-        request: HttpRequest,
-        context: dict[str, Any],
-        add: bool = False,
-        change: bool = False,
-        form_url: str = "",
-        obj: Summary | None = None,
-    ) -> HttpResponse:
-        """Recorded here, of the object that is shown: to look it up by its address once more could find another."""
-        if obj is not None and may_read(request):
-            self.log_change(request, obj, "view")
-        return super().render_change_form(request, context, add, change, form_url, obj)
 
 
 @admin.register(Job)

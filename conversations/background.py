@@ -164,9 +164,12 @@ def settle(settled: SettledRun) -> None:
     # First the chat, as everywhere.
     chat = Chat.objects.select_for_update().filter(id=settled.chat_id, deleted_at__isnull=True).first()
     job = Job.objects.select_for_update().filter(run_id=settled.run_id).first()
-    if job is None or chat is None:
+    if chat is None:
         # Robust: what follows the settlement must not fail with it.
         transaction.on_commit(lambda: _purge(settled.chat_id, now=settled.finished_at), robust=True)
+        return
+    if job is None:
+        # Put off when its run was queued already: it is done anew.
         return
     if settled.status == "done" and _store(job, settled):
         # Once more, at once: a long chat's summary may have more to fold than one prompt has room for.

@@ -274,6 +274,19 @@ def test_a_job_whose_chat_is_gone_takes_its_run_along(ada: Person) -> None:
     assert not Prompt.objects.exists()
 
 
+def test_a_run_whose_job_was_put_off_leaves_its_chat_as_it_is(ada: Person) -> None:
+    chat = answered(ada)
+    remembered = cache.get(context_cache._key(UUID(chat)))
+    pretend_a_worker()
+    assert background.dispatch(now=timezone.now()) == 1
+    Job.objects.update(run_id=None)
+    settle_by_hand(Run.objects.get(kind="title").id, text="A title")
+    assert Chat.objects.get(id=chat).title == "How do ships sail?"
+    assert remembered is not None
+    assert cache.get(context_cache._key(UUID(chat))) == remembered
+    assert Job.objects.count() == 1
+
+
 def test_a_job_given_up_while_its_chats_answer_ends_keeps_neither_waiting_for_the_other(
     ada: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
