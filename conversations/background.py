@@ -22,6 +22,9 @@ from inference.errors import PoolNotFound
 
 log = structlog.get_logger(__name__)
 
+# How long a title waits for a moment in which its pool answers nobody; a summary, which a chat's next turns are asked
+# with, does not.
+PATIENCE = timedelta(seconds=5)
 # Jobs begun in one pass.
 STEP = 20
 MOST_FAILURES = 4
@@ -52,15 +55,18 @@ def dispatch(*, now: datetime) -> int:
     Any number of processes may do so at once. Raises ServiceUnavailable while Redis is away.
     """
     begun = 0
-    # Pools without room now: what waits for them must not hide what waits for others.
+    # Pools without room now, and those without it for what can wait: what waits for them must not hide what waits for
+    # others.
     full: set[str] = set()
+    busy: set[str] = set()
     for _ in range(STEP):
-        job = _next(now=now, full=full)
+        job = _next(now=now, full=full, busy=busy)
         if job is None:
             break
-        pool = inference.background_pool(slug=job.pool)
+        can_wait = job.kind == Job.Kind.TITLE and job.due_at > now - PATIENCE
+        pool = inference.background_pool(slug=job.pool, only_quiet=can_wait)
         if pool is None:
-            full.add(job.pool)
+            (busy if can_wait else full).add(job.pool)
             continue
         try:
             begun += _begin(job, pool, now=now)
@@ -71,12 +77,16 @@ def dispatch(*, now: datetime) -> int:
     return begun
 
 
-def _next(*, now: datetime, full: Collection[str]) -> Job | None:
-    """The job that has been due for longest, of a chat that is there and of somebody who may use the site."""
+def _next(*, now: datetime, full: Collection[str], busy: Collection[str]) -> Job | None:
+    """The job that has been due for longest, of a chat that is there and of somebody who may use the site.
+
+    None of a pool that is `full`; no title that can wait of one that is `busy`.
+    """
     waiting = Job.objects.filter(
         run_id__isnull=True, due_at__lte=now, chat__deleted_at__isnull=True, chat__owner__is_active=True
     )
     wanted = waiting.filter(kind__in=_KINDS & set(settings.BACKGROUND_JOBS)).exclude(pool__in=full)
+    wanted = wanted.exclude(kind=Job.Kind.TITLE, due_at__gt=now - PATIENCE, pool__in=busy)
     return wanted.select_related("chat").order_by("due_at", "id").first()
 
 

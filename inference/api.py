@@ -357,17 +357,18 @@ def prompt_depth(base: PromptBase | None) -> int:
     return prompts.depth_after(base)
 
 
-def background_pool(*, slug: str) -> PoolInfo | None:
+def background_pool(*, slug: str, only_quiet: bool = False) -> PoolInfo | None:
     """Where a job of a chat that this pool answers is done: on its small pool, where one is served, else on itself.
 
-    None when neither takes everything and has room to spare: turns come first. Raises ServiceUnavailable while Redis is
-    away.
+    None when neither takes everything and has room to spare, or, with `only_quiet`, none of them answers no turn at
+    all: turns come first. Raises ServiceUnavailable while Redis is away.
     """
     pool = _pools().filter(slug=slug).first()
     if pool is None:
         return None
     pools = [pool] if pool.overflow_to is None else [pool.overflow_to, pool]
-    found = background.with_room([one for one in pools if one.is_open and one.mode == ModelPool.Mode.NORMAL])
+    able = [one for one in pools if one.is_open and one.mode == ModelPool.Mode.NORMAL]
+    found = background.with_room(able, only_quiet=only_quiet)
     return None if found is None else _alone(found)
 
 

@@ -87,6 +87,29 @@ def test_jobs_of_a_pool_without_room_hide_no_others(ada: Person) -> None:
     assert str(Run.objects.get(kind="title").chat_id) == waiting
 
 
+def test_a_title_waits_a_while_for_a_moment_without_turns_and_holds_up_no_summary(ada: Person) -> None:
+    window(context_window=4096)
+    answered(ada)
+    patient_until = Job.objects.get().due_at + background.PATIENCE
+    full = ada.new_chat(title="x")
+    fill(full, turns=500, text="fifty bytes of a message, more or less, as people")
+    settle_by_hand(ada.sent(full, turn="new")["run"]["id"])
+    claim_by_hand(ada.sent(ada.new_chat(title="x"))["run"]["id"])
+    pretend_a_worker(room=64)
+    just_before = patient_until - timedelta(milliseconds=1)
+    assert background.dispatch(now=just_before) == 1
+    assert Run.objects.exclude(kind="turn").get().kind == "summary"
+    assert background.dispatch(now=just_before) == 0, "somebody is being answered"
+    assert background.dispatch(now=patient_until) == 1, "on a busy site somebody always is"
+    assert Run.objects.filter(kind="title").exists()
+
+
+def test_a_title_is_made_at_once_where_nobody_is_answered(ada: Person) -> None:
+    answered(ada)
+    pretend_a_worker()
+    assert background.dispatch(now=Job.objects.get().due_at) == 1
+
+
 def test_a_pool_whose_files_are_missing_keeps_no_others_waiting(ada: Person) -> None:
     broken = answered(ada)
     Job.objects.update(pool="broken")
