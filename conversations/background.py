@@ -32,9 +32,6 @@ MOST_FAILURES = 4
 AGAIN = timedelta(seconds=15)
 SELDOM = timedelta(hours=1)
 _KINDS = {Job.Kind.TITLE, Job.Kind.SUMMARY}
-# Tokens for what a model thinks whose prompt opens its reasoning, and of the prompt's end where that is looked for.
-_THOUGHTS = 512
-_TAIL = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,9 +128,14 @@ def _accept(job: Job, pool: PoolInfo, work: _Work, *, revisions: dict[str, str],
 def _title(job: Job, pool: PoolInfo) -> _Work | None:
     if job.chat.title_by != Chat.TitleBy.WORDS:
         return None
+    turn = titles.first_turn(job.chat)
+    if turn is None:
+        return None
     tokenizer = inference.tokenizer_for(pool)
-    prompt_ids = titles.prompt(job.chat, tokenizer=tokenizer)
-    return None if prompt_ids is None else _work(prompt_ids, titles.MOST_TOKENS, pool=pool, tokenizer=tokenizer)
+    question, answer = turn
+    ids = titles.prompt(question, answer, tokenizer=tokenizer)
+    thoughts = reasoning.room(ids, answers=[answer], window=pool.context_window, tokenizer=tokenizer)
+    return _work(ids, titles.MOST_TOKENS + thoughts, pool=pool, tokenizer=tokenizer)
 
 
 def _summary(job: Job, pool: PoolInfo, *, now: datetime) -> _Work | None:
@@ -159,10 +161,8 @@ def _summary(job: Job, pool: PoolInfo, *, now: datetime) -> _Work | None:
 
 def _work(ids: list[int], output: int, *, pool: PoolInfo, tokenizer: ChatTokenizer) -> _Work | None:
     """The work of a prompt and an answer to it; None where they do not fit the pool's window."""
-    opens = reasoning.is_open(tokenizer.spell(ids[-_TAIL:]))
-    # What it thinks comes first, and is thrown away.
-    wanted = output + _THOUGHTS if opens else output
-    room = min(wanted, pool.max_output_tokens, pool.context_window - len(ids))
+    room = min(output, pool.max_output_tokens, pool.context_window - len(ids))
+    opens = reasoning.is_open(ids, tokenizer=tokenizer)
     return _Work(prompt_ids=ids, max_output_tokens=room, opens_reasoning=opens) if room > 0 else None
 
 

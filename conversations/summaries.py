@@ -30,7 +30,7 @@ _PART = 0.6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fold:
-    """A summary to be made: what is asked for it, of which messages, and how long it may be, in tokens."""
+    """A summary to be made: what is asked for it, of which messages, and how much may be written for it, in tokens."""
 
     version: int
     first_seq: int
@@ -65,13 +65,17 @@ def _within(
 
     def asked(turns: Sequence[str]) -> list[int]:
         ask = _ASK.format(before=before, turns="\n\n".join(turns), words=words)
-        return tokenizer.encode_chat([ChatTurn("system", _SYSTEM), ChatTurn("user", ask)])
+        return tokenizer.encode_chat([ChatTurn("system", _SYSTEM), ChatTurn("user", ask)], thinking=False)
 
-    room = max(_LEAST, pool.context_window - output - len(asked([])))
+    alone = asked([])
+    answers = [message.content for message in folded if message.role == "assistant"]
+    output += reasoning.room(alone, answers=answers, window=pool.context_window, tokenizer=tokenizer)
+    room = max(_LEAST, pool.context_window - output - len(alone))
     quoted: list[str] = []
     end = 0
     for number, message in enumerate(folded):
-        content = quoting.shortened(message.content, most=int(room * _PART), tokenizer=tokenizer)
+        said = reasoning.left_out(message.content) if message.role == "assistant" else message.content
+        content = quoting.shortened(said, most=int(room * _PART), tokenizer=tokenizer)
         text = f"{message.role.capitalize()}: {content}"
         room -= tokenizer.count(text) + 2
         if room < 0 and end:

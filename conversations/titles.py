@@ -49,15 +49,19 @@ def first_words(content: str) -> str:
     return (cut.rsplit(" ", 1)[0] or cut) + "…"
 
 
-def prompt(chat: Chat, *, tokenizer: ChatTokenizer) -> list[int] | None:
-    """What a model is asked for the chat's title; None where there is nothing to make one of.
-
-    Raises inference's ChatTemplateRefused.
-    """
+def first_turn(chat: Chat) -> tuple[str, str] | None:
+    """What a title is made of, the first question and its answer; None where nothing was said."""
     said = Message.objects.filter(chat=chat, hidden=False).exclude(content="").order_by("seq")
-    texts = [content[:_QUOTED] for content in said.values_list("content", flat=True)[:2]]
-    if not texts:
-        return None
+    match list(said.values_list("content", flat=True)[:2]):
+        case [question, answer]:
+            return question, answer
+        case [question]:
+            return question, ""
+    return None
+
+
+def prompt(question: str, answer: str, *, tokenizer: ChatTokenizer) -> list[int]:
+    """What a model is asked for a chat's title. Raises inference's ChatTemplateRefused."""
     shown = [
         turn
         for question, answer, title in _SHOWN
@@ -66,8 +70,8 @@ def prompt(chat: Chat, *, tokenizer: ChatTokenizer) -> list[int] | None:
             ChatTurn("assistant", title),
         )
     ]
-    asked = _ASK.format(question=texts[0], answer=texts[1] if len(texts) > 1 else "…")
-    return tokenizer.encode_chat([ChatTurn("system", _SYSTEM), *shown, ChatTurn("user", asked)])
+    asked = _ASK.format(question=question[:_QUOTED], answer=reasoning.left_out(answer)[:_QUOTED] or "…")
+    return tokenizer.encode_chat([ChatTurn("system", _SYSTEM), *shown, ChatTurn("user", asked)], thinking=False)
 
 
 def clean(text: str) -> str:

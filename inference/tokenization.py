@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,10 @@ class ChatTurn:
             raise ValueError(f"unknown chat role {self.role!r}")
 
 
+# What a prompt's text is with these contents in its messages.
+_Render = Callable[[Sequence[str]], str]
+# How templates of reasoning models are asked for none, or little: each knows one of them, and ignores the others.
+_WITHOUT_THINKING = {"enable_thinking": False, "thinking": False, "reasoning_effort": "low"}
 # Where a chat begins, whatever is said in it.
 _HEAD = (ChatTurn("system", "s"), ChatTurn("user", "u"))
 
@@ -107,12 +112,17 @@ class ChatTokenizer:
         self._edges = sorted({edge for token in specials for edge in (token[0], token[-1])})
         self._hazard = _hazard(specials)
 
-    def encode_chat(self, messages: Sequence[ChatTurn], *, add_generation_prompt: bool = True) -> list[int]:
+    def encode_chat(
+        self, messages: Sequence[ChatTurn], *, add_generation_prompt: bool = True, thinking: bool = True
+    ) -> list[int]:
         """The prompt's token ids. Raises ChatTemplateRefused.
 
+        Without `thinking`, a template that can ask for an answer without reasoning, or with little, does so.
         Contents whose own ids are known get those where the prompt's text stays the same with them: the prompt of a
         chat's next turn then begins with the last prompt and the answer's ids. The others are tokenised.
         """
+        arguments = {"add_generation_prompt": add_generation_prompt, **({} if thinking else _WITHOUT_THINKING)}
+        render = partial(self._render, messages, arguments)
         contents = [message.content for message in messages]
         known = {
             number: token_ids.unpack(message.token_ids)
@@ -122,8 +132,8 @@ class ChatTokenizer:
         # An engine may make a special token amid an answer, which no text shows: it must not get into a prompt.
         known = {number: ids for number, ids in known.items() if self.special_ids.isdisjoint(ids)}
         if known:
-            return self._encode_spliced(messages, contents, known, add_generation_prompt)
-        return self._encode_contents(messages, contents, {}, add_generation_prompt)
+            return self._encode_spliced(render, contents, known)
+        return self._encode_contents(render, contents, {})
 
     def extend_chat(self, prompt_ids: Sequence[int], *, answer: ChatTurn, new: ChatTurn) -> list[int] | None:
         """The prompt of a chat's next turn, made of the last turn's prompt, its answer and the new message.
@@ -187,7 +197,7 @@ class ChatTokenizer:
         decoder = DecodeStream(ids=list(prompt_ids), skip_special_tokens=True)
         return lambda token_id: decoder.step(self._tokenizer, token_id) or ""
 
-    def _render(self, messages: Sequence[ChatTurn], contents: Sequence[str], add_generation_prompt: bool) -> str:
+    def _render(self, messages: Sequence[ChatTurn], arguments: Mapping[str, object], contents: Sequence[str]) -> str:
         try:
             return self._template.render(
                 messages=[
@@ -196,55 +206,43 @@ class ChatTokenizer:
                 ],
                 tools=None,
                 documents=None,
-                add_generation_prompt=add_generation_prompt,
+                **arguments,
                 **self._template_arguments,
             )
         except jinja2.TemplateError as error:
             raise ChatTemplateRefused(str(error)) from error
 
-    def _encode_spliced(
-        self,
-        messages: Sequence[ChatTurn],
-        contents: Sequence[str],
-        known: Mapping[int, list[int]],
-        add_generation_prompt: bool,
-    ) -> list[int]:
+    def _encode_spliced(self, render: _Render, contents: Sequence[str], known: Mapping[int, list[int]]) -> list[int]:
         """Encode with the known ids of contents, by their place, as far as that changes nothing of the prompt's text.
 
         A template may trim a content or print something else; ids may be another tokenizer's, or of a text in which
         something was replaced; and pieces may not be what a tokenizer makes of the whole. Costs 11 ms for 4,500 tokens
         of which four in five are known, where encoding them all costs 25.
         """
-        text = self._render(messages, contents, add_generation_prompt)
+        text = render(contents)
         while known:
-            pieces = self._render(messages, self._marked(contents, known), add_generation_prompt).split(self._mark)
+            pieces = render(self._marked(contents, known)).split(self._mark)
             fitting = _verbatim(text, pieces, {number: contents[number] for number in known})
             if len(fitting) == len(known):
-                ids = self._encode_contents(messages, contents, known, add_generation_prompt)
+                ids = self._encode_contents(render, contents, known)
                 if self.spell(ids) == text:
                     return ids
                 fitting = {number for number, own in known.items() if self.spell(own) == contents[number]}
                 if len(fitting) == len(known):
                     # Some texts no ids are: of characters that the tokenizer does not know, or normalises.
-                    plain = self._encode_contents(messages, contents, {}, add_generation_prompt)
+                    plain = self._encode_contents(render, contents, {})
                     return ids if self.spell(ids) == self.spell(plain) else plain
             known = {number: own for number, own in known.items() if number in fitting}
-        return self._encode_contents(messages, contents, {}, add_generation_prompt)
+        return self._encode_contents(render, contents, {})
 
     def _marked(self, contents: Sequence[str], known: Mapping[int, object]) -> list[str]:
         return [self._mark if number in known else content for number, content in enumerate(contents)]
 
-    def _encode_contents(
-        self,
-        messages: Sequence[ChatTurn],
-        contents: Sequence[str],
-        known: Mapping[int, list[int]],
-        add_generation_prompt: bool,
-    ) -> list[int]:
+    def _encode_contents(self, render: _Render, contents: Sequence[str], known: Mapping[int, list[int]]) -> list[int]:
         """Encode, with known ids in place of the contents that have some; no content becomes a special token."""
         if any(self._hazard(content) for number, content in enumerate(contents) if number not in known):
-            return self._encode_hazardous(messages, contents, known, add_generation_prompt)
-        text = self._render(messages, self._marked(contents, known), add_generation_prompt)
+            return self._encode_hazardous(render, contents, known)
+        text = render(self._marked(contents, known))
         return self._fill(self._tokenizer.encode(text, add_special_tokens=False).ids, known.values())
 
     def _fill(self, ids: list[int], fillings: Iterable[Sequence[int]]) -> list[int]:
@@ -258,13 +256,7 @@ class ChatTokenizer:
             position = mark + 1
         return filled + ids[position:]
 
-    def _encode_hazardous(
-        self,
-        messages: Sequence[ChatTurn],
-        contents: Sequence[str],
-        known: Mapping[int, list[int]],
-        add_generation_prompt: bool,
-    ) -> list[int]:
+    def _encode_hazardous(self, render: _Render, contents: Sequence[str], known: Mapping[int, list[int]]) -> list[int]:
         """Encode a chat whose contents could be read as special tokens.
 
         1. Render with the first and last character of every special token masked in the contents, so that
@@ -279,7 +271,7 @@ class ChatTokenizer:
         mask = {ord(edge): char for edge, char in zip(self._edges, masks, strict=True)}
         unmask = {ord(char): edge for edge, char in zip(self._edges, masks, strict=True)}
         masked = self._marked([content.translate(mask) for content in contents], known)
-        text = self._render(messages, masked, add_generation_prompt)
+        text = render(masked)
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         remaining = iter(known.values())
         fillings: list[Sequence[int]] = []

@@ -281,14 +281,14 @@ def test_two_processes_that_dispatch_at_once_begin_a_job_once(ada: Person, monke
 
 def test_a_job_that_cannot_be_begun_keeps_no_other_waiting(ada: Person, monkeypatch: pytest.MonkeyPatch) -> None:
     broken, fine = answered(ada), answered(ada)
-    real = titles.prompt
+    real = titles.first_turn
 
-    def prompt(chat: Chat, **more: Any) -> Any:
+    def first_turn(chat: Chat) -> Any:
         if str(chat.id) == broken:
             raise RuntimeError("this one")
-        return real(chat, **more)
+        return real(chat)
 
-    monkeypatch.setattr(titles, "prompt", prompt)
+    monkeypatch.setattr(titles, "first_turn", first_turn)
     assert str(begun().chat_id) == fine
     assert Job.objects.get(chat_id=broken).failures == 1
 

@@ -27,7 +27,7 @@ from inference import api as inference
 from inference import policies, store, tokenization
 from inference.cell import workers
 from inference.models import ModelPool, Prompt, Run
-from inference.testing import CHATML
+from inference.testing import CHATML, tiny_tokenizer
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -61,6 +61,25 @@ def fill(chat_id: str, *, turns: int, text: str, token_count: int | None = None)
                 token_count=len(text) if token_count is None else token_count,
             )  # fmt: skip
     chat.save()
+
+
+# As templates of reasoning models do.
+END = "assistant\n' }}{% endif"
+OPENS = CHATML.replace(END, "assistant\n<think>\n' }}{% endif")
+UNLESS_TOLD = "assistant\n' }}{% if enable_thinking is not false %}{{ '<think>\n' }}{% endif %}{% endif"
+OPENS_UNLESS_TOLD = CHATML.replace(END, UNLESS_TOLD)
+
+
+def use_template(monkeypatch: pytest.MonkeyPatch, template: str) -> None:
+    """Let the default pool's model have another chat template."""
+    tokenizer = inference.tokenizer_for(inference.pool(slug="default"))
+    monkeypatch.setattr(tokenizer, "_template", tokenization._compile(template))
+    monkeypatch.setattr(tokenizer, "_head", None)
+
+
+def prompt_of(run: Run) -> str:
+    tokenizer = inference.tokenizer_for(inference.pool(slug=run.pool.slug))
+    return tokenizer.spell(inference.prompt_ids_of(run_id=run.id))
 
 
 def work_off() -> None:
@@ -385,11 +404,7 @@ def test_a_prompt_is_rebuilt_after_a_retry_elsewhere_that_was_not_remembered(
 def test_what_a_model_thinks_whose_prompt_opens_its_reasoning_is_no_title(
     ada: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    thinking = CHATML.replace("assistant\n' }}{% endif", "assistant\n<think>\n' }}{% endif")
-    pool = inference.pool(slug="default")
-    tokenizer = inference.tokenizer_for(pool)
-    monkeypatch.setattr(tokenizer, "_template", tokenization._compile(thinking))
-    monkeypatch.setattr(tokenizer, "_head", None)
+    use_template(monkeypatch, OPENS)
     for said, title in (
         ("Okay, the user wants a title for a conversation about ships", "How do ships sail?"),
         ("They ask about ships.\n</think>\n\nShips and winds", "Ships and winds"),
@@ -403,7 +418,58 @@ def test_what_a_model_thinks_whose_prompt_opens_its_reasoning_is_no_title(
         assert Chat.objects.get(id=chat).title == title
 
 
+def test_a_model_whose_answers_begin_with_reasoning_gets_room_for_it_and_no_title_is_made_of_it(ada: Person) -> None:
+    chat = ada.new_chat()
+    thoughts = "<think>Sails? I should talk about the wind. " + "Hm. " * 200 + "</think>"
+    settle_by_hand(ada.sent(chat, "How do ships sail?")["run"]["id"], text=thoughts + "With the wind.")
+    pretend_a_worker()
+    assert background.dispatch(now=timezone.now()) == 1
+    run = Run.objects.get(kind="title")
+    assert run.max_output_tokens > 500
+    asked = prompt_of(run)
+    assert "Answer: With the wind.\n" in asked
+    assert "I should talk" not in asked
+    settle_by_hand(run.id, text="<think>" + "Hm. " * 100 + "</think>\nShips and winds")
+    assert Chat.objects.get(id=chat).title == "Ships and winds"
+
+
+def test_summaries_leave_reasoning_out_and_have_room_for_it(ada: Person) -> None:
+    window(context_window=4096)
+    chat = ada.new_chat(title="x")
+    fill(chat, turns=500, text="<think>secret plans</think>a few bytes of a message, more or less")
+    settle_by_hand(ada.sent(chat, turn="new")["run"]["id"])
+    ModelPool.objects.update(max_output_tokens=1000)
+    pretend_a_worker()
+    assert background.dispatch(now=timezone.now()) == 1
+    run = Run.objects.get(kind="summary")
+    assert run.max_output_tokens > 512 + 100
+    assert len(inference.prompt_ids_of(run_id=run.id)) <= 4096 - run.max_output_tokens
+    asked = prompt_of(run)
+    assert "Assistant: a few bytes" in asked
+    assert "Assistant: <think>" not in asked
+    settle_by_hand(run.id, text="<think>Hm. " * 50 + "</think>\nThey speak of bytes.")
+    assert Summary.objects.get().content == "They speak of bytes."
+
+
+def test_jobs_ask_templates_that_know_how_for_no_reasoning(ada: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_template(monkeypatch, OPENS_UNLESS_TOLD)
+    chat = ada.new_chat()
+    turn = ada.sent(chat, "How do ships sail?")["run"]["id"]
+    assert prompt_of(Run.objects.get(id=turn)).endswith("<think>\n")
+    settle_by_hand(turn, text="The wind.</think>With the wind.")
+    pretend_a_worker()
+    assert background.dispatch(now=timezone.now()) == 1
+    run = Run.objects.get(kind="title")
+    assert prompt_of(run).endswith("assistant\n")
+    settle_by_hand(run.id, text="Ships and winds")
+    assert Chat.objects.get(id=chat).title == "Ships and winds"
+
+
 def test_a_prompt_opens_reasoning_only_at_its_end() -> None:
-    assert reasoning.is_open("<|im_start|>assistant\n<think>\n")
-    assert not reasoning.is_open("<think>\n\n</think>\n\n")
-    assert not reasoning.is_open("What does <think> mean?<|im_end|>\n<|im_start|>assistant\n")
+    tokenizer = tiny_tokenizer()
+    for end, is_open in (
+        ("<|im_start|>assistant\n<think>\n", True),
+        ("<think>\n\n</think>\n\n", False),
+        ("What does <think> mean?<|im_end|>\n<|im_start|>assistant\n", False),
+    ):
+        assert reasoning.is_open(tokenizer.encode(end), tokenizer=tokenizer) == is_open, end
