@@ -14,7 +14,7 @@ from django.db import transaction
 from uuid_utils.compat import uuid7
 
 from billing import api as billing
-from conversations import chats, preparation, reasoning, summaries, titles
+from conversations import chats, preparation, reasoning, selectors, summaries, titles
 from conversations.models import Chat, Job
 from inference import api as inference
 from inference.contracts import ChatTokenizer, PoolInfo, RunInfo, SettledRun
@@ -25,12 +25,13 @@ log = structlog.get_logger(__name__)
 # How long a title waits for a moment in which its pool answers nobody; a summary, which a chat's next turns are asked
 # with, does not.
 PATIENCE = timedelta(seconds=5)
+# And after an answer was stopped: whoever stops one sees the engine's work fall.
+CALM = timedelta(seconds=2)
 # Jobs begun in one pass.
 STEP = 20
 MOST_FAILURES = 4
 # Before the second try; four times as long before each further one.
 AGAIN = timedelta(seconds=15)
-SELDOM = timedelta(hours=1)
 _KINDS = {Job.Kind.TITLE, Job.Kind.SUMMARY}
 
 
@@ -60,8 +61,8 @@ def dispatch(*, now: datetime) -> int:
         job = _next(now=now, full=full, busy=busy)
         if job is None:
             break
-        can_wait = job.kind == Job.Kind.TITLE and job.due_at > now - PATIENCE
-        pool = inference.background_pool(slug=job.pool, only_quiet=can_wait)
+        can_wait = job.kind == Job.Kind.TITLE and job.due_at is not None and job.due_at > now - PATIENCE
+        pool = inference.background_pool(slug=job.pool, quiet_since=now - CALM if can_wait else None)
         if pool is None:
             (busy if can_wait else full).add(job.pool)
             continue
@@ -128,13 +129,12 @@ def _accept(job: Job, pool: PoolInfo, work: _Work, *, revisions: dict[str, str],
 def _title(job: Job, pool: PoolInfo) -> _Work | None:
     if job.chat.title_by != Chat.TitleBy.WORDS:
         return None
-    turn = titles.first_turn(job.chat)
-    if turn is None:
+    turn = selectors.first_answered(chat=job.chat)
+    if not turn:
         return None
     tokenizer = inference.tokenizer_for(pool)
-    question, answer = turn
-    ids = titles.prompt(question, answer, tokenizer=tokenizer)
-    thoughts = reasoning.room(ids, answers=[answer], window=pool.context_window, tokenizer=tokenizer)
+    ids = titles.prompt(turn, tokenizer=tokenizer)
+    thoughts = reasoning.room(ids, said_before=turn, window=pool.context_window, tokenizer=tokenizer)
     return _work(ids, titles.MOST_TOKENS + thoughts, pool=pool, tokenizer=tokenizer)
 
 
@@ -143,17 +143,15 @@ def _summary(job: Job, pool: PoolInfo, *, now: datetime) -> _Work | None:
         answering = inference.pool(slug=job.pool)
     except PoolNotFound:
         return None
-    tokenizer = inference.tokenizer_for(pool)
     fold = summaries.fold(
         job.chat,
+        answering=answering,
         budget=preparation.budget_of(answering, allowed=billing.limits_for(user_id=job.chat.owner_id, now=now)),
-        system_tokens=inference.tokenizer_for(answering).count(answering.system_prompt),
         pool=pool,
-        tokenizer=tokenizer,
     )
     if fold is None:
         return None
-    work = _work(fold.prompt_ids, fold.max_output_tokens, pool=pool, tokenizer=tokenizer)
+    work = _work(fold.prompt_ids, fold.max_output_tokens, pool=pool, tokenizer=inference.tokenizer_for(pool))
     if work is None:
         return None
     return replace(work, version=fold.version, first_seq=fold.first_seq, last_seq=fold.last_seq)
@@ -161,7 +159,7 @@ def _summary(job: Job, pool: PoolInfo, *, now: datetime) -> _Work | None:
 
 def _work(ids: list[int], output: int, *, pool: PoolInfo, tokenizer: ChatTokenizer) -> _Work | None:
     """The work of a prompt and an answer to it; None where they do not fit the pool's window."""
-    room = min(output, pool.max_output_tokens, pool.context_window - len(ids))
+    room = min(output, pool.context_window - len(ids))
     opens = reasoning.is_open(ids, tokenizer=tokenizer)
     return _Work(prompt_ids=ids, max_output_tokens=room, opens_reasoning=opens) if room > 0 else None
 
@@ -212,12 +210,14 @@ def _store(job: Job, settled: SettledRun) -> bool:
 
 
 def _put_off(job: Job, *, now: datetime) -> None:
-    """Have the job done later. After so many failures a title is given up, and a summary tried once an hour."""
+    """Have the job done later. After so many failures a title is given up, and a summary waits until it is wanted."""
+    # Unless another process has begun it meanwhile.
+    ours = Job.objects.filter(pk=job.pk, run_id=job.run_id)
     failures = job.failures + 1
-    if failures >= MOST_FAILURES and job.kind == Job.Kind.TITLE:
+    if failures < MOST_FAILURES:
+        ours.update(run_id=None, failures=failures, due_at=now + AGAIN * 4 ** (failures - 1))
+    elif job.kind != Job.Kind.TITLE:
+        ours.update(run_id=None, failures=MOST_FAILURES - 1, due_at=None)
+    elif ours.delete()[0]:
         log.warning("title_given_up", chat_id=str(job.chat_id))
         titles.give_up(chat_id=job.chat_id)
-        Job.objects.filter(pk=job.pk).delete()
-        return
-    pause = SELDOM if failures >= MOST_FAILURES else AGAIN * 4 ** (failures - 1)
-    Job.objects.filter(pk=job.pk).update(run_id=None, failures=min(failures, MOST_FAILURES - 1), due_at=now + pause)

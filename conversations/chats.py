@@ -7,7 +7,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from conversations import context_cache, jobs, limits, pools, selectors
+from conversations import context, context_cache, jobs, limits, pools, selectors
 from conversations.errors import ChatNotFound
 from conversations.models import Chat, Job, Message, Turn
 from inference import api as inference
@@ -128,6 +128,7 @@ def store_answer(settled: SettledRun) -> None:
         "token_count": settled.output_tokens,
         "token_ids": settled.token_ids or None,
         "token_model": settled.model if settled.token_ids else "",
+        "opens_reasoning": "opens_reasoning" in settled.context,
     }
     replaced = Message.objects.filter(id=settled.message_id).update(hidden=False, **answer)
     if not replaced:
@@ -154,7 +155,8 @@ def _want_jobs(chat: Chat, settled: SettledRun) -> None:
     if chat.title_by == Chat.TitleBy.WORDS:
         jobs.want(chat_id=chat.id, kind=Job.Kind.TITLE, pool=settled.pool, now=settled.finished_at)
     # A smaller model that answered in another's place has a smaller window: the chat may not be full in its own.
-    if settled.context.get("is_full") and not settled.degraded:
+    is_filled = context.is_filled(settled.context, output_tokens=settled.output_tokens)
+    if is_filled and not settled.degraded:
         jobs.want(chat_id=chat.id, kind=Job.Kind.SUMMARY, pool=settled.pool, now=settled.finished_at)
 
 

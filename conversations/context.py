@@ -5,9 +5,9 @@ It begins like the last one for as long as that can be: an engine has it in its 
 well below what fits, and stays cut (docs/context.md).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 from conversations.errors import TooLong
 from inference.contracts import ChatTokenizer, ChatTurn, PoolInfo, PromptBase
@@ -28,7 +28,8 @@ _DOUBT = 0.05
 class PastMessage:
     """A message of the chat, as context sees it. `token_count` is of the content alone, and may be off a little.
 
-    `token_ids` are those that the prompt's model made the content of, where it did (see `ChatTurn`).
+    `token_ids` are those that the prompt's model made the content of, where it did (see `ChatTurn`). An answer that
+    `opens_reasoning` begins amid that: its prompt opened it.
     """
 
     seq: int
@@ -36,6 +37,7 @@ class PastMessage:
     content: str
     token_count: int
     token_ids: bytes = b""
+    opens_reasoning: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +104,22 @@ class Budget:
         unused = max(0, self.reserve_tokens - system_tokens)
         return min(self.most, self.context_window - self.max_output_tokens - unused)
 
-    def mark(self, percent: int, *, system_tokens: int) -> int:
+    def mark(self, percent: float, *, system_tokens: int) -> int:
         """What a prompt takes whose chat takes so many percent of its part."""
         room = max(0, self.roomy(system_tokens=system_tokens) - system_tokens)
-        return system_tokens + room * percent // 100
+        return system_tokens + int(room * percent / 100)
+
+    def full_above(self, *, system_tokens: int) -> int:
+        """What the prompt of a full chat takes more than."""
+        return self.mark(self.high_water, system_tokens=system_tokens)
+
+    def folded_to(self, *, system_tokens: int) -> int:
+        """What system prompt and turns may take once the oldest turns are summarised: the low-water mark's, or less
+        where, beside a summary of full length, they would soon be above the high one again.
+        """
+        half_way = self.mark((self.high_water + self.low_water) / 2, system_tokens=system_tokens)
+        low = self.mark(self.low_water, system_tokens=system_tokens)
+        return max(system_tokens, min(low, half_way - self.summary_tokens))
 
     @property
     def summary_tokens(self) -> int:
@@ -132,8 +146,8 @@ class Prompt:
     """A prompt that fits: its token ids, and how many tokens the answer may have.
 
     `first_seq` and `last_seq` bound the messages in it; `trimmed` = some are neither in it nor in its summary.
-    `is_full`: the chat is above its high-water mark. `base` is the prompt that it begins with, where that is stored.
-    `recalled` are the older messages quoted in it, which take `recalled_tokens`.
+    With more than `full_above` tokens its chat is above the high-water mark. `base` is the prompt that it begins with,
+    where that is stored. `recalled` are the older messages quoted in it, which take `recalled_tokens`.
     """
 
     ids: list[int]
@@ -141,13 +155,18 @@ class Prompt:
     first_seq: int
     last_seq: int
     trimmed: bool
-    is_full: bool
+    full_above: int
     summary_version: int
     system_tokens: int
     summary_tokens: int
     base: PromptBase | None = None
     recalled: tuple[int, ...] = ()
     recalled_tokens: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the chat is above its high-water mark; what is quoted of it is not counted."""
+        return self.trimmed or len(self.ids) - self.recalled_tokens > self.full_above
 
     def snapshot(self) -> dict[str, object]:
         """What is stored with the run. The rest of the prompt is the turns that it has word for word."""
@@ -156,7 +175,7 @@ class Prompt:
             "first_seq": self.first_seq,
             "last_seq": self.last_seq,
             "trimmed": self.trimmed,
-            "is_full": self.is_full,
+            "full_above": self.full_above,
             "prompt_tokens": len(self.ids),
             "system_tokens": self.system_tokens,
             "summary_tokens": self.summary_tokens,
@@ -168,6 +187,14 @@ class Prompt:
         if not self.recalled:
             return {}
         return {"recalled": list(self.recalled), "recalled_tokens": self.recalled_tokens}
+
+
+def is_filled(snapshot: Mapping[str, Any], *, output_tokens: int) -> bool:
+    """Whether a chat is above its high-water mark by a prompt's snapshot and what was answered to it."""
+    if not snapshot:
+        return False
+    size = snapshot["prompt_tokens"] - snapshot.get("recalled_tokens", 0) + output_tokens
+    return bool(snapshot["trimmed"] or size > snapshot["full_above"])
 
 
 def assemble(
@@ -193,7 +220,7 @@ def assemble(
     """
     assembler = _Assembler(
         system_prompt=system_prompt,
-        turns=_turns(history),
+        turns=_whole_turns(history) if not is_whole else _turns(history),
         is_whole=is_whole,
         new=new,
         tokenizer=tokenizer,
@@ -227,31 +254,33 @@ def extend(
     )
     if ids is None or len(ids) > budget.roomy(system_tokens=prompt.system_tokens):
         return None
-    is_full = prompt.trimmed or len(ids) > budget.mark(budget.high_water, system_tokens=prompt.system_tokens)
-    if is_full and prompt.summary_version < newest_version:
-        return None
-    return Prompt(
+    extended = Prompt(
         ids=ids,
         max_output_tokens=min(budget.max_output_tokens, budget.context_window - len(ids)),
         first_seq=prompt.first_seq,
         last_seq=new.seq,
         trimmed=prompt.trimmed,
-        is_full=is_full,
+        full_above=budget.full_above(system_tokens=prompt.system_tokens),
         summary_version=prompt.summary_version,
         system_tokens=prompt.system_tokens,
         summary_tokens=prompt.summary_tokens,
         base=base,
     )
+    return None if extended.is_full and prompt.summary_version < newest_version else extended
 
 
 def again(prompt: Prompt, *, newest_version: int, budget: Budget) -> Prompt | None:
     """The prompt that was sent, for another answer to the same message; None where limits have changed too much."""
     roomy = budget.roomy(system_tokens=prompt.system_tokens)
-    if len(prompt.ids) > roomy or (prompt.is_full and prompt.summary_version < newest_version):
+    if len(prompt.ids) > roomy:
         return None
-    return replace(
-        prompt, max_output_tokens=min(budget.max_output_tokens, budget.context_window - len(prompt.ids)), base=None
+    same = replace(
+        prompt,
+        max_output_tokens=min(budget.max_output_tokens, budget.context_window - len(prompt.ids)),
+        full_above=budget.full_above(system_tokens=prompt.system_tokens),
+        base=None,
     )
+    return None if same.is_full and prompt.summary_version < newest_version else same
 
 
 def room_to_recall(prompt: Prompt, *, budget: Budget, tokenizer: ChatTokenizer) -> int:
@@ -304,15 +333,20 @@ def answered(history: Sequence[PastMessage]) -> list[PastMessage]:
     return [message for turn in _turns(history) if len(turn) == 2 for message in turn]
 
 
-def to_fold(messages: int, tokens: int, *, budget: Budget, system_tokens: int) -> int:
+def to_fold(messages: int, tokens: int, *, summary_tokens: int, budget: Budget, system_tokens: int) -> int:
     """How many tokens of so many messages are to be summarised so that the rest is below the low-water mark.
 
-    0 while all of them are below the high one.
+    0 while all of them, with the summary that there is, are below the high one.
     """
-    size = tokens + _FRAME_TOKENS * messages
-    if size + system_tokens <= budget.mark(budget.high_water, system_tokens=system_tokens):
+    size = system_tokens + tokens + _FRAME_TOKENS * messages
+    if size + summary_tokens <= budget.full_above(system_tokens=system_tokens):
         return 0
-    return size + system_tokens - budget.mark(budget.low_water, system_tokens=system_tokens)
+    return max(0, size - budget.folded_to(system_tokens=system_tokens))
+
+
+def summary_tokens(summary: PastSummary | None, *, tokenizer: ChatTokenizer) -> int:
+    """What a summary takes of a prompt, with its heading."""
+    return 0 if summary is None else tokenizer.count(f"{SUMMARY_HEADING}{summary.content}")
 
 
 def oldest_turns(oldest: Sequence[PastMessage], *, tokens: int) -> list[PastMessage]:
@@ -340,7 +374,7 @@ class _Assembler:
 
     def whole(self) -> Prompt | None:
         """The prompt with every turn and no summary, where that is below the high-water mark."""
-        most = self.budget.mark(self.budget.high_water, system_tokens=self.system_tokens)
+        most = self.budget.full_above(system_tokens=self.system_tokens)
         if not self.is_whole or self._guess(self.turns) > most:
             return None
         ids = self._encode(self.turns)
@@ -349,28 +383,31 @@ class _Assembler:
     def with_summary(self, summary: PastSummary, *, cut: Cut | None) -> Prompt | None:
         """The prompt with the summary and the turns that it does not speak of. None where it does not fit.
 
-        Below the low-water mark there is room for turns that it does speak of: word for word, they say more.
+        Below the low-water mark there is room for turns that it does speak of: word for word, they say more. Of those
+        that it does not speak of none is left out that fits.
         """
         content = f"{self.system_prompt}{SUMMARY_HEADING}{summary.content}"
         own = self.tokenizer.count(content) - self.system_tokens
-        first = _first(cut, summary.version) or self._first_below(own, most=summary.last_seq + 1)
+        first = _first(cut, summary.version) or self._first_below(most=summary.last_seq + 1)
         kept, ids = self._fitting(
-            [turn for turn in self.turns if turn[0].seq >= first], cut=first, system=content, own=own
+            [turn for turn in self.turns if turn[0].seq >= first],
+            cuts=[first, summary.last_seq + 1],
+            system=content,
+            own=own,
         )
         if len(ids) > self.budget.roomy(system_tokens=self.system_tokens):
             return None
         return self._made(ids, kept=kept, covered=summary.last_seq, version=summary.version, own=own)
 
-    def _first_below(self, own: int, *, most: int) -> int:
-        """The message to begin with so that the turns take no more than the low-water mark; `most`, or one before."""
-        low = self.budget.mark(self.budget.low_water, system_tokens=self.system_tokens)
-        room = low - self._guess([])
+    def _first_below(self, *, most: int) -> int:
+        """The message to begin with so that no more turns are in than are left by a fold; `most`, or one before."""
+        room = self.budget.folded_to(system_tokens=self.system_tokens) - self._guess([])
         number = _newest_within(self.turns, room=room, frame=_FRAME_TOKENS)
         return min(most, self.turns[len(self.turns) - number][0].seq) if number else most
 
     def without_summary(self, *, cut: Cut | None) -> Prompt:
         """The prompt with as many of the newest turns as may be. Raises TooLong."""
-        kept, ids = self._fitting(self.turns, cut=_first(cut, 0), system=self.system_prompt, own=0)
+        kept, ids = self._fitting(self.turns, cuts=[_first(cut, 0)], system=self.system_prompt, own=0)
         if len(ids) > self.budget.most:
             raise TooLong(
                 prompt_tokens=len(ids), max_prompt_tokens=self.budget.most, context_window=self.budget.context_window
@@ -378,15 +415,18 @@ class _Assembler:
         return self._made(ids, kept=kept, covered=0)
 
     def _fitting(
-        self, turns: list[list[PastMessage]], *, cut: int, system: str, own: int
+        self, turns: list[list[PastMessage]], *, cuts: Sequence[int], system: str, own: int
     ) -> tuple[list[list[PastMessage]], list[int]]:
-        """The turns from `cut` on where they fit; else the newest below the low-water mark, or the newest that fit."""
+        """The turns from the first of these cuts on from which they fit; else the newest below the low-water mark, or
+        the newest that fit.
+        """
         roomy = self.budget.roomy(system_tokens=self.system_tokens)
-        kept = [turn for turn in turns if turn[0].seq >= cut]
-        if self._guess(kept) + own <= roomy * (1 + _DOUBT):
-            ids = self._encode(kept, system=system)
-            if len(ids) <= roomy:
-                return kept, ids
+        for cut in cuts:
+            kept = [turn for turn in turns if turn[0].seq >= cut]
+            if self._guess(kept) + own <= roomy * (1 + _DOUBT):
+                ids = self._encode(kept, system=system)
+                if len(ids) <= roomy:
+                    return kept, ids
         low = self.budget.mark(self.budget.low_water, system_tokens=self.system_tokens)
         number, ids = self._most(turns, room=min(roomy, low + own), system=system)
         if number == 0 and turns and low < roomy:
@@ -408,14 +448,13 @@ class _Assembler:
         # Of what was not read, all is older than what was.
         unread = not self.is_whole and (not self.turns or self.turns[0][0].seq > covered + 1)
         trimmed = unread or any(turn[0].seq > covered for turn in left_out)
-        high = self.budget.mark(self.budget.high_water, system_tokens=self.system_tokens)
         return Prompt(
             ids=ids,
             max_output_tokens=min(self.budget.max_output_tokens, self.budget.context_window - len(ids)),
             first_seq=kept[0][0].seq if kept else self.new.seq,
             last_seq=self.new.seq,
             trimmed=trimmed,
-            is_full=trimmed or len(ids) > high,
+            full_above=self.budget.full_above(system_tokens=self.system_tokens),
             summary_version=version,
             system_tokens=self.system_tokens,
             summary_tokens=own,
@@ -449,6 +488,12 @@ def _turns(history: Sequence[PastMessage]) -> list[list[PastMessage]]:
             turns.append([])
         turns[-1].append(message)
     return turns
+
+
+def _whole_turns(history: Sequence[PastMessage]) -> list[list[PastMessage]]:
+    """The same of a history that begins anywhere, without what is there of a turn that it has not from the start."""
+    turns = _turns(history)
+    return turns[1:] if turns and turns[0][0].role != "user" else turns
 
 
 def _most_that_fit(

@@ -24,8 +24,7 @@ log = structlog.get_logger(__name__)
 
 # Of a chat that goes on later than this, the engine's own cache has most likely lost the beginning as well.
 KEPT_S = 3600
-_GONE = {"gone": True}
-_FACTS = ("first_seq", "last_seq", "trimmed", "is_full", "summary_version", "system_tokens", "summary_tokens")
+_FACTS = ("first_seq", "last_seq", "trimmed", "full_above", "summary_version", "system_tokens", "summary_tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +59,7 @@ def recall(*, chat_id: UUID, pool_version: str, newest_version: int, revision: i
     Two further, and the answer is that of a retry whose own prompt was not remembered.
     """
     found: Any = cache.get(_key(chat_id))
-    if not isinstance(found, dict) or found == _GONE:
+    if not isinstance(found, dict):
         return None
     try:
         remembered = _read(found)
@@ -77,8 +76,6 @@ def remember(
     *, chat_id: UUID, run_id: UUID, prompt: Prompt, newest_version: int, pool_version: str, revision: int
 ) -> None:
     """Keep a prompt that was accepted, in place of the chat's last one; not of a chat that was deleted meanwhile."""
-    if cache.get(_key(chat_id)) == _GONE:
-        return
     written = {name: getattr(prompt, name) for name in _FACTS} | {
         "run_id": str(run_id),
         "depth": inference.prompt_depth(prompt.base),
@@ -88,6 +85,9 @@ def remember(
         "ids": base64.b85encode(zlib.compress(inference.pack_ids(prompt.ids), level=1)).decode(),
     }
     cache.set(_key(chat_id), written, timeout=KEPT_S)
+    # Only now: a deletion either finds the prompt, or is found here.
+    if cache.get(_mark(chat_id)):
+        drop(chat_id=chat_id)
 
 
 def drop(*, chat_id: UUID) -> None:
@@ -97,7 +97,8 @@ def drop(*, chat_id: UUID) -> None:
 
 def forget(*, chat_id: UUID) -> None:
     """Nothing of a deleted chat is kept, and nothing is remembered any more: a send may end later than the deletion."""
-    cache.set(_key(chat_id), _GONE, timeout=KEPT_S)
+    cache.set(_mark(chat_id), True, timeout=KEPT_S)
+    drop(chat_id=chat_id)
 
 
 def _read(found: dict[str, Any]) -> Remembered:
@@ -119,3 +120,7 @@ def _read(found: dict[str, Any]) -> Remembered:
 
 def _key(chat_id: UUID) -> str:
     return f"context:{chat_id}"
+
+
+def _mark(chat_id: UUID) -> str:
+    return f"context-gone:{chat_id}"

@@ -86,7 +86,8 @@ class Message(models.Model):
 
     `token_count` counts the content alone, without the chat template. `hidden` marks an answer that a retry is
     about to replace. `token_ids` (little-endian uint32) are those that an engine made the content of, and `token_model`
-    the model whose prompts they may go into again; a user's message has none.
+    the model whose prompts they may go into again; a user's message has none. An answer that `opens_reasoning` begins
+    amid its model's reasoning, which its prompt opened.
     """
 
     class Role(models.TextChoices):
@@ -114,6 +115,7 @@ class Message(models.Model):
     token_count = models.PositiveIntegerField(default=0)
     token_ids = models.BinaryField(null=True, editable=False)
     token_model = models.CharField(max_length=300, blank=True, default="", db_default="", editable=False)
+    opens_reasoning = models.BooleanField(default=False, db_default=False, editable=False)
     run_id = models.UUIDField(db_index=True)
     created_at = models.DateTimeField()
 
@@ -207,7 +209,7 @@ class Job(models.Model):
     last_seq = models.PositiveIntegerField(default=0)
     opens_reasoning = models.BooleanField(default=False, help_text="Its prompt ends amid the model's reasoning.")
     failures = models.PositiveSmallIntegerField(default=0)
-    due_at = models.DateTimeField(help_text="Not to be begun before this.")
+    due_at = models.DateTimeField(null=True, help_text="Not to be begun before this; none = until it is wanted again.")
     created_at = models.DateTimeField()
 
     class Meta:

@@ -6,7 +6,7 @@ from functools import cached_property
 from uuid import UUID
 
 from billing.contracts import Limits
-from conversations import context, context_cache, memory, selectors
+from conversations import context, context_cache, memory, reasoning, selectors
 from conversations.context import Budget, Cut, PastMessage, PastSummary, Prompt
 from conversations.context_cache import Remembered
 from conversations.memory import Question
@@ -20,8 +20,9 @@ from inference.errors import ChatTemplateRefused, PoolNotFound
 class Ready:
     """All that a turn is stored with. `content_tokens` counts the message alone; `pool_version` is of `context_cache`.
 
-    `asked_tokens` is the output that was asked for, `capped_by` why the answer may be shorter, if it may. `asked_pool`
-    is the slug of the pool that was asked for where `pool`, a smaller one, answers in its place; `notice` tells that.
+    `asked_tokens` is the output that was asked for, `capped_by` why the answer may be shorter, if it may. The answer
+    begins amid reasoning where the prompt `opens_reasoning`. `asked_pool` is the slug of the pool that was asked for
+    where `pool`, a smaller one, answers in its place; `notice` tells that.
     """
 
     pool: PoolInfo
@@ -31,6 +32,7 @@ class Ready:
     content_tokens: int
     asked_tokens: int
     capped_by: str
+    opens_reasoning: bool = False
     asked_pool: str | None = None
     notice: str = ""
 
@@ -87,7 +89,8 @@ class Ready:
             text = f"The answer is limited to {self.prompt.max_output_tokens:,} tokens: {self.capped_by}."
             notices.append({"code": "output_capped", "text": text})
         asked = {"asked_pool": self.asked_pool} if self.degraded else {}
-        return self.prompt.snapshot() | {"notices": notices, "revisions": dict(self.revisions)} | asked
+        opens = {"opens_reasoning": True} if self.opens_reasoning else {}
+        return self.prompt.snapshot() | {"notices": notices, "revisions": dict(self.revisions)} | asked | opens
 
 
 def pool_or_default(*, plan: str, slug: str) -> PoolInfo:
@@ -177,6 +180,7 @@ def prepare(
         content_tokens=new.token_count,
         asked_tokens=asked_tokens,
         capped_by="your plan allows no more" if by_plan else "the model has no room for more",
+        opens_reasoning=reasoning.is_open(prompt.ids, tokenizer=tokenizer),
     )
 
 
@@ -249,6 +253,9 @@ def _reminded(
     budget: Budget,
 ) -> Prompt:
     """The prompt with the older turns that the question is about; as it was where there are none."""
+    if not past.is_whole and past.history[0].seq > prompt.first_seq:
+        # It was remembered, and by the messages' counts it would not be made again.
+        return prompt
     room = context.room_to_recall(prompt, budget=budget, tokenizer=tokenizer)
     recalled = memory.recalled(chat, question=question, before=prompt.first_seq, budget=room, tokenizer=tokenizer)
     if not recalled:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 
+from conversations.context import PastMessage
 from inference.contracts import ChatTokenizer
 
 # Tokens for what a model thinks before it does a job: thrown away, so no more than a part of a small window.
@@ -11,34 +12,50 @@ _PART = 4
 # Tokens of a prompt's end that may open it.
 _TAIL = 16
 _NAMES = "think|thinking|thought|reasoning|reflection"
-# Between tags, or never closed.
-_TAGGED = re.compile(rf"<({_NAMES})\b[^>]*>.*?(?:</\1\s*>|\Z)", re.IGNORECASE | re.DOTALL)
-# Some templates open it in the prompt, so that the text has only its end.
-_ENDED = re.compile(rf"\A.*</(?:{_NAMES})\s*>", re.IGNORECASE | re.DOTALL)
-_OPENING = re.compile(rf"<(?:{_NAMES})\b[^>]*>\s*\Z", re.IGNORECASE)
+_OPENING = re.compile(rf"<(?:{_NAMES})\b[^<>]*>\s*\Z", re.IGNORECASE)
+# Of an answer that begins with it, ended or not. Anywhere else, a tag is something that is talked about.
+_FIRST = re.compile(rf"\A(?:\s*<({_NAMES})\b[^<>]*>.*?(?:</\1\s*>|\Z))+", re.IGNORECASE | re.DOTALL)
+_END = re.compile(rf"</(?:{_NAMES})\s*>", re.IGNORECASE)
 
 
 def is_open(prompt_ids: Sequence[int], *, tokenizer: ChatTokenizer) -> bool:
-    """Whether a prompt ends by opening the answer's reasoning."""
+    """Whether a prompt ends by opening the answer's reasoning, so that the answer has only its end."""
     return _OPENING.search(tokenizer.spell(prompt_ids[-_TAIL:])) is not None
 
 
-def is_shown(text: str) -> bool:
-    """Whether an answer begins with reasoning."""
-    return _TAGGED.match(text.lstrip()) is not None or _ENDED.match(text) is not None
+def left_out(text: str, *, opened: bool = False) -> str:
+    """What a model wrote without its reasoning. `opened`: it begins amid that, so that without an end of it all is."""
+    if not opened:
+        return _FIRST.sub("", text).strip()
+    end = _END.search(text)
+    return "" if end is None else text[end.end() :].strip()
 
 
-def room(prompt_ids: Sequence[int], *, answers: Iterable[str], window: int, tokenizer: ChatTokenizer) -> int:
+def is_ended(text: str) -> bool:
+    """Whether reasoning ends in it."""
+    return _END.search(text) is not None
+
+
+def said(message: PastMessage) -> str:
+    """What is quoted of a message: an answer without its reasoning, what a person wrote as it is."""
+    if message.role != "assistant":
+        return message.content
+    return left_out(message.content, opened=message.opens_reasoning)
+
+
+def room(
+    prompt_ids: Sequence[int], *, said_before: Iterable[PastMessage], window: int, tokenizer: ChatTokenizer
+) -> int:
     """Tokens to leave for what a model thinks before it does a job.
 
-    None unless the prompt opens that, or some of the chat's answers begin with it.
+    Some, where the prompt opens that; or where answers of the chat begin with it, and the template cannot ask for none:
+    otherwise the room would be filled with the job itself.
     """
-    thinks = is_open(prompt_ids, tokenizer=tokenizer) or any(map(is_shown, answers))
+    thinks = is_open(prompt_ids, tokenizer=tokenizer)
+    if not thinks and any(map(_thinks, said_before)):
+        thinks = not tokenizer.has_thinking_switch()
     return min(_MOST, window // _PART) if thinks else 0
 
 
-def left_out(text: str, *, opened: bool = False) -> str:
-    """The text without its reasoning. `opened`: it begins amid that, so that without an end of it all of it is."""
-    if opened and _ENDED.match(text) is None:
-        return ""
-    return _ENDED.sub("", _TAGGED.sub("", text)).strip()
+def _thinks(message: PastMessage) -> bool:
+    return message.role == "assistant" and (message.opens_reasoning or _FIRST.match(message.content) is not None)

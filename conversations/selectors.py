@@ -16,7 +16,7 @@ from inference import api as inference
 # A message takes at least this many tokens of a prompt: its content, and the template around it.
 _LEAST_TOKENS = 5
 _FIRST_BATCH = 40
-_PAST = ("seq", "role", "content", "token_count", "token_ids", "token_model")
+_PAST = ("seq", "role", "content", "token_count", "opens_reasoning", "token_ids", "token_model")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +179,14 @@ def turns_at(*, chat: Chat, seqs: Sequence[int]) -> dict[int, list[PastMessage]]
     return {seq: turns[seq] for seq in seqs if seq in turns}
 
 
+def first_answered(*, chat: Chat) -> list[PastMessage]:
+    """The chat's first answer that says something, after its question. Without their ids; empty where there is none."""
+    turn_id = _said(chat).filter(role=Message.Role.ASSISTANT).order_by("seq").values_list("turn_id", flat=True).first()
+    if turn_id is None:
+        return []
+    return [_past(*row, model="") for row in _said(chat).filter(turn_id=turn_id).order_by("seq").values_list(*_PAST)]
+
+
 def turn_vectors(*, chat: Chat, before: int, model: str, limit: int) -> list[tuple[int, bytes]]:
     """Of the chat's turns before message `before` the newest `limit` that have vectors of this model: where they begin,
     and the vectors.
@@ -203,10 +211,20 @@ def _said(chat: Chat) -> QuerySet[Message]:
 
 
 def _past(
-    seq: int, role: str, content: str, token_count: int, token_ids: Any, token_model: str, *, model: str
+    seq: int,
+    role: str,
+    content: str,
+    token_count: int,
+    opens_reasoning: bool,
+    token_ids: Any,
+    token_model: str,
+    *,
+    model: str,
 ) -> PastMessage:
     own = bytes(token_ids) if token_ids and token_model == model else b""
-    return PastMessage(seq=seq, role=role, content=content, token_count=token_count, token_ids=own)
+    return PastMessage(
+        seq=seq, role=role, content=content, token_count=token_count, opens_reasoning=opens_reasoning, token_ids=own
+    )
 
 
 def message_info(message: Message) -> MessageInfo:

@@ -12,6 +12,7 @@ from uuid import UUID
 from conversations import context, quoting, reasoning, selectors
 from conversations.context import Budget, PastMessage, PastSummary
 from conversations.models import Chat, Summary
+from inference import api as inference
 from inference.contracts import ChatTokenizer, ChatTurn, PoolInfo
 
 _SYSTEM = (
@@ -39,21 +40,28 @@ class Fold:
     max_output_tokens: int
 
 
-def fold(chat: Chat, *, budget: Budget, system_tokens: int, pool: PoolInfo, tokenizer: ChatTokenizer) -> Fold | None:
+def fold(chat: Chat, *, answering: PoolInfo, budget: Budget, pool: PoolInfo) -> Fold | None:
     """The next summary of a chat; None where it is not above its high-water mark.
 
-    `budget`, with a system prompt of `system_tokens`, is that of the pool that answers the chat: it decides how much is
-    folded. `pool`, with `tokenizer`, makes the summary: its window decides how much at a time. Raises
-    ChatTemplateRefused.
+    `budget` is that of the pool that is `answering` the chat: it decides how much is folded. `pool` makes the summary:
+    its window decides how much at a time. Raises inference's ServiceUnavailable and ChatTemplateRefused.
     """
+    counts = inference.tokenizer_for(answering)
     last = selectors.summary(chat=chat, version=chat.summary_version)
     after = 0 if last is None else last.last_seq
-    excess = context.to_fold(*selectors.size_after(chat=chat, seq=after), budget=budget, system_tokens=system_tokens)
+    excess = context.to_fold(
+        *selectors.size_after(chat=chat, seq=after),
+        summary_tokens=context.summary_tokens(last, tokenizer=counts),
+        budget=budget,
+        system_tokens=counts.count(answering.system_prompt),
+    )
+    if excess == 0:
+        return None
     folded = context.oldest_turns(selectors.oldest_after(chat=chat, seq=after, limit=_MOST), tokens=excess)
     if not folded:
         return None
     output = min(budget.summary_tokens, pool.max_output_tokens, pool.context_window // 4)
-    return _within(last, folded, output=output, pool=pool, tokenizer=tokenizer)
+    return _within(last, folded, output=output, pool=pool, tokenizer=inference.tokenizer_for(pool))
 
 
 def _within(
@@ -68,17 +76,17 @@ def _within(
         return tokenizer.encode_chat([ChatTurn("system", _SYSTEM), ChatTurn("user", ask)], thinking=False)
 
     alone = asked([])
-    answers = [message.content for message in folded if message.role == "assistant"]
-    output += reasoning.room(alone, answers=answers, window=pool.context_window, tokenizer=tokenizer)
-    room = max(_LEAST, pool.context_window - output - len(alone))
+    output += reasoning.room(alone, said_before=folded, window=pool.context_window, tokenizer=tokenizer)
+    room = left = max(_LEAST, pool.context_window - output - len(alone))
     quoted: list[str] = []
     end = 0
     for number, message in enumerate(folded):
-        said = reasoning.left_out(message.content) if message.role == "assistant" else message.content
-        content = quoting.shortened(said, most=int(room * _PART), tokenizer=tokenizer)
+        # The first turn must fit; whatever else does not is left whole for the next version.
+        most = int((room if end else left) * _PART)
+        content = quoting.shortened(reasoning.said(message), most=most, tokenizer=tokenizer)
         text = f"{message.role.capitalize()}: {content}"
-        room -= tokenizer.count(text) + 2
-        if room < 0 and end:
+        left -= tokenizer.count(text) + 2
+        if left < 0 and end:
             break
         quoted.append(text)
         if number + 1 == len(folded) or folded[number + 1].role == "user":
@@ -104,12 +112,11 @@ def store(
     run_id: UUID,
     now: datetime,
 ) -> bool:
-    """Store a summary that a model made, as the chat's newest. False where it says nothing.
+    """Store a summary that a model made, as the chat's newest. False where it says nothing, or is not of the newest.
 
     Call it in the transaction that settles its run.
     """
-    content = reasoning.left_out(text)
-    if not content:
+    if not text:
         return False
     # One job of a chat at a time makes its summaries, each of the version that it found.
     newer = Chat.objects.filter(id=chat_id, summary_version=version - 1).update(summary_version=version)
@@ -119,9 +126,9 @@ def store(
             version=version,
             first_seq=first_seq,
             last_seq=last_seq,
-            content=content,
+            content=text,
             model=model,
             run_id=run_id,
             created_at=now,
         )
-    return True
+    return bool(newer)

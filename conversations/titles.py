@@ -1,10 +1,12 @@
 """Titles of chats: the first words at once, and what a model makes of the first turn soon after."""
 
 import re
+from collections.abc import Sequence
 from uuid import UUID
 
 from conversations import reasoning
-from conversations.models import Chat, Message
+from conversations.context import PastMessage
+from conversations.models import Chat
 from inference.contracts import ChatTokenizer, ChatTurn
 
 MOST_TOKENS = 24
@@ -49,34 +51,25 @@ def first_words(content: str) -> str:
     return (cut.rsplit(" ", 1)[0] or cut) + "…"
 
 
-def first_turn(chat: Chat) -> tuple[str, str] | None:
-    """What a title is made of, the first question and its answer; None where nothing was said."""
-    said = Message.objects.filter(chat=chat, hidden=False).exclude(content="").order_by("seq")
-    match list(said.values_list("content", flat=True)[:2]):
-        case [question, answer]:
-            return question, answer
-        case [question]:
-            return question, ""
-    return None
-
-
-def prompt(question: str, answer: str, *, tokenizer: ChatTokenizer) -> list[int]:
-    """What a model is asked for a chat's title. Raises inference's ChatTemplateRefused."""
+def prompt(turn: Sequence[PastMessage], *, tokenizer: ChatTokenizer) -> list[int]:
+    """What a model is asked for the title of a chat with this first turn. Raises inference's ChatTemplateRefused."""
     shown = [
-        turn
+        example
         for question, answer, title in _SHOWN
-        for turn in (
+        for example in (
             ChatTurn("user", _ASK.format(question=question, answer=answer)),
             ChatTurn("assistant", title),
         )
     ]
-    asked = _ASK.format(question=question[:_QUOTED], answer=reasoning.left_out(answer)[:_QUOTED] or "…")
+    question, answer = (reasoning.said(message)[:_QUOTED] for message in turn)
+    asked = _ASK.format(question=question, answer=answer or "…")
     return tokenizer.encode_chat([ChatTurn("system", _SYSTEM), *shown, ChatTurn("user", asked)], thinking=False)
 
 
 def clean(text: str) -> str:
-    """A title of what a model said: one line without reasoning, markup and quotes. Empty where that is none."""
-    text = reasoning.left_out(text)
+    """A title of what a model said: one line without markup and quotes. Empty where that is none."""
+    # An end without a beginning is no part of a title, whoever opened it.
+    text = reasoning.left_out(text, opened=reasoning.is_ended(text))
     text = _MARKUP.sub("", _LINK.sub(r"\1", _TAG.sub("", text)))
     lines = (" ".join(line.split()) for line in text.splitlines())
     line = next((line for line in lines if any(map(str.isalnum, line))), "")

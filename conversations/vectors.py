@@ -86,7 +86,7 @@ def _work_off(job: Job, encoder: "Encoder", *, most: int, now: datetime) -> int:
             chat_id=job.chat_id,
             seq=seq,
             model=encoder.revision,
-            vectors=recall.packed([encoder.encode(reasoning.left_out(message.content)) for message in said[seq]]),
+            vectors=recall.packed([encoder.encode(reasoning.said(message)) for message in said[seq]]),
         )
         for seq in taken
         if seq in said

@@ -357,19 +357,21 @@ def prompt_depth(base: PromptBase | None) -> int:
     return prompts.depth_after(base)
 
 
-def background_pool(*, slug: str, only_quiet: bool = False) -> PoolInfo | None:
+def background_pool(*, slug: str, quiet_since: datetime | None = None) -> PoolInfo | None:
     """Where a job of a chat that this pool answers is done: on its small pool, where one is served, else on itself.
 
-    None when neither takes everything and has room to spare, or, with `only_quiet`, none of them answers no turn at
-    all: turns come first. Raises ServiceUnavailable while Redis is away.
+    None when neither takes everything and has room to spare: turns come first. With `quiet_since` also where turns are
+    under way there, or one was stopped since then. Raises ServiceUnavailable while Redis is away.
     """
     pool = _pools().filter(slug=slug).first()
     if pool is None:
         return None
     pools = [pool] if pool.overflow_to is None else [pool.overflow_to, pool]
     able = [one for one in pools if one.is_open and one.mode == ModelPool.Mode.NORMAL]
-    found = background.with_room(able, only_quiet=only_quiet)
-    return None if found is None else _alone(found)
+    found = background.with_room(able)
+    if found is None or (quiet_since is not None and not background.is_quiet(found, since=quiet_since)):
+        return None
+    return _alone(found)
 
 
 def accept_job(

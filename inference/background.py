@@ -4,7 +4,6 @@ They are runs like all others, with epochs, leases and a row in the ledger, but 
 only while a pool has slots that no turn wants, and should turns come then, the tier they wait in has the least weight.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
@@ -19,6 +18,8 @@ from inference.models import ModelPool, Run
 
 # One job at a time for so many slots of a pool: each slows the answers beside it a little.
 SLOTS_PER_JOB = 16
+# Stopped runs of which one may have ended lately.
+_LOOKED_AT = 20
 # How long a job may wait once it is accepted; whoever wanted it asks again.
 WAIT_S = 600
 
@@ -58,23 +59,25 @@ def accept(
     )
 
 
-def with_room(pools: Sequence[ModelPool], *, only_quiet: bool) -> ModelPool | None:
-    """The first of these pools that has slots to spare for a job; `only_quiet`: and has no turn under way.
-
-    Raises ServiceUnavailable.
-    """
+def with_room(pools: Sequence[ModelPool]) -> ModelPool | None:
+    """The first of these pools that has slots to spare for a job. Raises ServiceUnavailable."""
     try:
-        return next((pool for pool in pools if _room(pool, only_quiet=only_quiet) > 0), None)
+        return next((pool for pool in pools if _room(pool) > 0), None)
     except StoreUnavailable as error:
         raise ServiceUnavailable(reason="the service's memory is away") from error
 
 
-def _room(pool: ModelPool, *, only_quiet: bool) -> int:
+def is_quiet(pool: ModelPool, *, since: datetime) -> bool:
+    """Whether no turn is under way in a pool, and of those accepted last none was stopped since then."""
+    turns = Run.objects.filter(pool_id=pool.pk, kind=Run.Kind.TURN)
+    if turns.filter(status__in=Run.ACTIVE).exists():
+        return False
+    stopped = turns.filter(status=Run.Status.CANCELLED).order_by("-id").values_list("finished_at", flat=True)
+    return all(at is None or at < since for at in stopped[:_LOOKED_AT])
+
+
+def _room(pool: ModelPool) -> int:
     """How many more jobs may begin in a pool: none while a turn waits there, or would find no slot beside them."""
-    under_way = Counter(Run.objects.filter(pool_id=pool.pk, status__in=Run.ACTIVE).values_list("kind", flat=True))
-    turns = under_way.pop(Run.Kind.TURN, 0)
-    if only_quiet and turns:
-        return 0
     cell = store.connector().cell()
     now_ms = store.now_ms()
     free = cell.run(lambda client: queue.room(client, cell.keys, pool=pool.slug, now_ms=now_ms))
@@ -82,4 +85,5 @@ def _room(pool: ModelPool, *, only_quiet: bool) -> int:
     jobs = sum(tier.waiting for tier in state.tiers if tier.plan == policies.SYSTEM_TIER)
     if free == 0 or state.waiting - jobs + state.pending:
         return 0
-    return min(free - 1, max(1, state.slots // SLOTS_PER_JOB) - under_way.total())
+    under_way = Run.objects.filter(pool_id=pool.pk, status__in=Run.ACTIVE).exclude(kind=Run.Kind.TURN).count()
+    return min(free - 1, max(1, state.slots // SLOTS_PER_JOB) - under_way)

@@ -135,6 +135,10 @@ class ChatTokenizer:
             return self._encode_spliced(render, contents, known)
         return self._encode_contents(render, contents, {})
 
+    def has_thinking_switch(self) -> bool:
+        """Whether the template can ask for an answer without reasoning, or with little. Raises ChatTemplateRefused."""
+        return self.encode_chat(_HEAD, thinking=False) != self.encode_chat(_HEAD)
+
     def extend_chat(self, prompt_ids: Sequence[int], *, answer: ChatTurn, new: ChatTurn) -> list[int] | None:
         """The prompt of a chat's next turn, made of the last turn's prompt, its answer and the new message.
 

@@ -10,7 +10,7 @@ from pytest_django import Settings
 
 from billing import api as billing
 from billing.models import UsageEntry
-from conversations import background, jobs, owners, titles
+from conversations import background, jobs, owners, reasoning, selectors, titles
 from conversations.models import Chat, Job, Message
 from conversations.tests.support import (
     Person,
@@ -133,7 +133,7 @@ def test_a_title_that_fails_for_good_leaves_the_first_words(ada: Person) -> None
     ],
 )  # fmt: skip
 def test_a_title_is_one_line_without_reasoning_markup_and_quotes(said: str, title: str) -> None:
-    assert titles.clean(said) == title
+    assert titles.clean(reasoning.left_out(said)) == title
 
 
 def test_the_system_pays_for_jobs_and_nobody_is_reserved_anything(ada: Person) -> None:
@@ -281,14 +281,14 @@ def test_two_processes_that_dispatch_at_once_begin_a_job_once(ada: Person, monke
 
 def test_a_job_that_cannot_be_begun_keeps_no_other_waiting(ada: Person, monkeypatch: pytest.MonkeyPatch) -> None:
     broken, fine = answered(ada), answered(ada)
-    real = titles.first_turn
+    real = selectors.first_answered
 
-    def first_turn(chat: Chat) -> Any:
+    def first_answered(*, chat: Chat) -> Any:
         if str(chat.id) == broken:
             raise RuntimeError("this one")
-        return real(chat)
+        return real(chat=chat)
 
-    monkeypatch.setattr(titles, "first_turn", first_turn)
+    monkeypatch.setattr(selectors, "first_answered", first_answered)
     assert str(begun().chat_id) == fine
     assert Job.objects.get(chat_id=broken).failures == 1
 

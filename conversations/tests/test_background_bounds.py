@@ -1,7 +1,7 @@
 """Jobs at their bounds: other pools, large and small windows, plans' limits, deletions and stops in between."""
 
 import threading
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +11,8 @@ from django.utils import timezone
 from uuid_utils.compat import uuid7
 
 from chatsite.accounts import suspension
-from conversations import background, chats, context_cache, reasoning, titles
+from conversations import background, chats, context, context_cache, memory, reasoning, selectors, titles
+from conversations.context import Budget, Recalled
 from conversations.models import Chat, Job, Message, Summary, Turn
 from conversations.preparation import Ready
 from conversations.tests.support import (
@@ -90,6 +91,11 @@ def work_off() -> None:
             settle_by_hand(job.id, text="A summary")
 
 
+def due_at(job: Job) -> datetime:
+    assert job.due_at is not None
+    return job.due_at
+
+
 def set_mode(mode: str) -> None:
     ModelPool.objects.filter(slug="default").update(mode=mode)
     policies.forget()
@@ -109,7 +115,7 @@ def test_jobs_of_a_pool_without_room_hide_no_others(ada: Person) -> None:
 def test_a_title_waits_a_while_for_a_moment_without_turns_and_holds_up_no_summary(ada: Person) -> None:
     window(context_window=4096)
     answered(ada)
-    patient_until = Job.objects.get().due_at + background.PATIENCE
+    patient_until = due_at(Job.objects.get()) + background.PATIENCE
     full = ada.new_chat(title="x")
     fill(full, turns=500, text="fifty bytes of a message, more or less, as people")
     settle_by_hand(ada.sent(full, turn="new")["run"]["id"])
@@ -126,7 +132,124 @@ def test_a_title_waits_a_while_for_a_moment_without_turns_and_holds_up_no_summar
 def test_a_title_is_made_at_once_where_nobody_is_answered(ada: Person) -> None:
     answered(ada)
     pretend_a_worker()
-    assert background.dispatch(now=Job.objects.get().due_at) == 1
+    assert background.dispatch(now=due_at(Job.objects.get())) == 1
+
+
+def test_no_title_begins_while_whoever_stopped_an_answer_sees_the_work_fall(ada: Person) -> None:
+    answered(ada)
+    due = due_at(Job.objects.get())
+    run = claim_by_hand(ada.sent(ada.new_chat(title="x"))["run"]["id"])
+    pretend_a_worker(room=64)
+    assert background.dispatch(now=due) == 0
+    stopped = settle_by_hand(run.id, status="cancelled", text="Half").finished_at
+    assert stopped is not None
+    assert background.dispatch(now=stopped + background.CALM) == 0
+    assert background.dispatch(now=stopped + background.CALM + timedelta(milliseconds=1)) == 1
+
+
+def test_a_title_waits_for_the_small_pool_to_be_quiet_rather_than_take_the_large_one(ada: Person) -> None:
+    small = ModelPool.objects.create(slug="small", name="Small")
+    ModelPool.objects.filter(slug="default").update(overflow_to=small)
+    answered(ada)
+    due = due_at(Job.objects.get())
+    pretend_a_worker("small")
+    claim_by_hand(ada.sent(ada.new_chat(title="x", pool="small"))["run"]["id"])
+    assert background.dispatch(now=due) == 0
+    assert background.dispatch(now=due + background.PATIENCE) == 1
+    assert Run.objects.get(kind="title").pool == small
+
+
+def test_a_title_is_made_of_the_first_question_that_got_an_answer(ada: Person) -> None:
+    chat = ada.new_chat()
+    settle_by_hand(ada.sent(chat, "How do ships sail?", turn="1")["run"]["id"], status="failed", text="")
+    settle_by_hand(ada.sent(chat, "How do planes fly?", turn="2")["run"]["id"], text="With wings.")
+    pretend_a_worker()
+    assert background.dispatch(now=timezone.now()) == 1
+    asked = prompt_of(Run.objects.get(kind="title"))
+    assert "Question: How do planes fly?\nAnswer: With wings.\n" in asked
+
+
+def test_a_job_that_one_process_cannot_begin_stays_with_the_one_that_has(
+    ada: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = answered(ada)
+    pretend_a_worker()
+    real = selectors.first_answered
+    calls: list[Chat] = []
+
+    def first_answered(*, chat: Chat) -> Any:
+        calls.append(chat)
+        if len(calls) == 1:
+            assert background.dispatch(now=timezone.now()) == 1, "another process begins it"
+            raise RuntimeError("the database is locked")
+        return real(chat=chat)
+
+    monkeypatch.setattr(selectors, "first_answered", first_answered)
+    assert background.dispatch(now=timezone.now()) == 0
+    settle_by_hand(Run.objects.get(kind="title").id, text="Ships and winds")
+    assert Chat.objects.get(id=chat).title == "Ships and winds"
+
+
+def test_a_chat_whose_pool_was_closed_is_summarised_for_the_one_that_answers_now(ada: Person) -> None:
+    window(context_window=4096)
+    chat = ada.new_chat(title="x")
+    fill(chat, turns=100, text="fifty bytes of a message, more or less, as people")
+    settle_by_hand(ada.sent(chat, turn="a")["run"]["id"])
+    ModelPool.objects.update(is_open=False, is_default=False)
+    ModelPool.objects.create(slug="second", name="Second", is_default=True)
+    pretend_a_worker("second")
+    settle_by_hand(ada.sent(chat, turn="b")["run"]["id"])
+    assert background.dispatch(now=timezone.now()) == 1
+    assert Run.objects.get(kind="summary").pool.slug == "second"
+
+
+def test_what_one_summary_has_no_room_for_is_left_whole_for_the_next(ada: Person) -> None:
+    window(context_window=4096)
+    chat = ada.new_chat(title="x")
+    fill(chat, turns=40, text="begin " + "x" * 188 + " end")
+    settle_by_hand(ada.sent(chat, turn="new")["run"]["id"])
+    pretend_a_worker()
+    assert background.dispatch(now=timezone.now()) == 1
+    asked, job = prompt_of(Run.objects.get(kind="summary")), Job.objects.get()
+    assert "[…]" not in asked
+    assert asked.count("begin ") == job.last_seq < 60
+
+
+def test_a_turn_that_takes_more_than_a_summarys_prompt_is_quoted_by_its_ends(ada: Person) -> None:
+    window(context_window=4096)
+    small = ModelPool.objects.create(slug="small", name="Small", context_window=1024, max_output_tokens=200)
+    ModelPool.objects.filter(slug="default").update(overflow_to=small)
+    chat = ada.new_chat(title="x")
+    fill(chat, turns=5, text="begin " + "x" * 900 + " end")
+    settle_by_hand(ada.sent(chat, turn="new")["run"]["id"])
+    pretend_a_worker("small")
+    assert background.dispatch(now=timezone.now()) == 1
+    run = Run.objects.get(kind="summary")
+    asked = prompt_of(run)
+    assert (asked.count("begin "), asked.count(" end"), asked.count("[…]")) == (2, 2, 2)
+    assert run.prompt_tokens + run.max_output_tokens <= 1024
+
+
+@pytest.mark.parametrize("size", [40, 150, 300])
+@pytest.mark.parametrize("thoughts", ["<think>Hm.</think>", ""])
+def test_where_every_summary_is_made_at_once_no_turn_is_left_out(ada: Person, size: int, thoughts: str) -> None:
+    """With a pool's own defaults, and summaries as long as they may be."""
+    chat = ada.new_chat(title="x")
+    switch = CHATML.replace(END, "assistant\n' }}{% if enable_thinking is false %}{{ ' ' }}{% endif %}{% endif")
+    with pytest.MonkeyPatch.context() as patch:
+        use_template(patch, switch)
+        for number in range(6000 // size):
+            run = ada.sent(chat, "q" * size, turn=f"t{number}")["run"]
+            assert not run["context"]["trimmed"], f"turn {number}"
+            said = thoughts + "a" * size
+            settle_by_hand(run["id"], text=said, output_tokens=len(said))
+            pretend_a_worker()
+            while background.dispatch(now=timezone.now()):
+                for job in Run.objects.filter(status="queued").exclude(kind="turn"):
+                    settle_by_hand(job.id, text="s" * job.max_output_tokens)
+    longest = Budget.of(inference.pool(slug="default")).summary_tokens
+    assert {len(summary.content) for summary in Summary.objects.all()} == {longest}
+    assert 2 <= Summary.objects.count() <= 30
 
 
 def test_a_pool_whose_files_are_missing_keeps_no_others_waiting(ada: Person) -> None:
@@ -215,6 +338,36 @@ def test_a_window_with_room_gets_turns_word_for_word_that_a_smaller_ones_summary
     assert not run["context"]["trimmed"]
 
 
+def test_turns_that_counts_of_another_tokenizer_cut_are_left_out_whole(ada: Person) -> None:
+    window(context_window=4096)
+    chat = ada.new_chat(title="x")
+    fill(chat, turns=12, text="forty bytes of a message, more or less.", token_count=320)
+    run = ada.sent(chat, turn="new")["run"]
+    assert run["context"]["trimmed"]
+    assert Message.objects.get(chat_id=chat, seq=run["context"]["first_seq"]).role == "user"
+
+
+def test_a_reminder_changes_nothing_of_a_prompt_that_would_be_made_otherwise_by_now(
+    ada: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was remembered, with more turns than are read where another tokenizer's counts are large."""
+    window(context_window=4096)
+    subscribe(ada, long_memory=True)
+    chat = ada.new_chat(title="x")
+    fill(chat, turns=12, text="forty bytes of a message, more or less.", token_count=300)
+    for number in range(4):
+        run = ada.sent(chat, f"Tell me more {number}, please. " * 5, turn=f"n{number}")["run"]
+        settle_by_hand(run["id"], text="Fine. " * 20, output_tokens=120)
+    quote = Recalled(seqs=(1, 2), text="User: forty bytes", tokens=20, score=0.9)
+    monkeypatch.setattr(memory, "recalled", lambda *_, **__: [quote])
+    context = ada.sent(chat, "And then?", turn="last")["run"]["context"]
+    asked = prompt_of(Run.objects.order_by("-id")[0])
+    said = Message.objects.filter(chat_id=chat, seq__gte=context["first_seq"], seq__lte=context["last_seq"])
+    # Around them, the system prompt and the beginning of the answer.
+    assert asked.count("<|im_start|>") - 2 == said.count()
+    assert context["recalled_tokens"] >= 0
+
+
 def test_messages_that_counts_of_another_tokenizer_leave_out_are_told_of(ada: Person) -> None:
     window(context_window=4096)
     chat = ada.new_chat(title="x")
@@ -246,7 +399,7 @@ def test_of_a_stopped_turn_nothing_begins(ada: Person) -> None:
         if number < 8:
             settle_by_hand(run["id"], text="word " * 10, output_tokens=50)
     Job.objects.all().delete()
-    assert Run.objects.get(id=run["id"]).context["is_full"]
+    assert context.is_filled(Run.objects.get(id=run["id"]).context, output_tokens=0)
     assert ada.post(f"/api/v1/runs/{run['id']}/cancel").status_code == 200
     assert not Job.objects.exists()
     settle_by_hand(ada.sent(chat, turn="next")["run"]["id"])
@@ -363,18 +516,22 @@ def test_a_job_given_up_while_its_chats_answer_ends_keeps_neither_waiting_for_th
     assert Chat.objects.get(id=chat).title_by == Chat.TitleBy.KEPT
 
 
-def test_a_chat_deleted_while_it_is_sent_to_is_not_remembered(ada: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("step", ["enqueue", "prompt_depth"])
+def test_a_chat_deleted_while_it_is_sent_to_is_not_remembered(
+    ada: Person, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Before its prompt is remembered, and in the midst of that."""
     chat = ada.new_chat()
-    real = inference.enqueue
+    real = getattr(inference, step)
 
-    def enqueue(run: Any) -> None:
-        real(run)
+    def then_deleted(*args: Any) -> Any:
         assert Person.again(ada).delete(f"/api/v1/chats/{chat}").status_code == 204
+        return real(*args)
 
-    monkeypatch.setattr(inference, "enqueue", enqueue)
+    monkeypatch.setattr(inference, step, then_deleted)
     ada.send(chat)
     assert not Chat.objects.filter(id=chat).exists()
-    assert "ids" not in (cache.get(context_cache._key(UUID(chat))) or {})
+    assert cache.get(context_cache._key(UUID(chat))) is None
 
 
 def test_a_prompt_is_rebuilt_after_a_retry_elsewhere_that_was_not_remembered(
@@ -449,6 +606,35 @@ def test_summaries_leave_reasoning_out_and_have_room_for_it(ada: Person) -> None
     assert "Assistant: <think>" not in asked
     settle_by_hand(run.id, text="<think>Hm. " * 50 + "</think>\nThey speak of bytes.")
     assert Summary.objects.get().content == "They speak of bytes."
+
+
+@pytest.mark.parametrize("kind", ["title", "summary"])
+def test_reasoning_that_never_ended_is_neither_summarised_nor_titled(
+    ada: Person, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    use_template(monkeypatch, OPENS)
+    chat = ada.new_chat(**({"title": "x"} if kind == "summary" else {}))
+    text = "Okay, the user wants secret plans" + "." * 100
+    for number in range(16 if kind == "summary" else 1):
+        settle_by_hand(ada.sent(chat, "tell me", turn=f"t{number}")["run"]["id"], text=text, output_tokens=len(text))
+    pretend_a_worker()
+    assert background.dispatch(now=timezone.now()) == 1
+    asked = prompt_of(Run.objects.exclude(kind="turn").get())
+    assert "tell me" in asked
+    assert "secret plans" not in asked
+
+
+def test_room_for_reasoning_is_beside_the_longest_answer_of_a_pool(
+    ada: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_template(monkeypatch, OPENS)
+    window(context_window=4096)
+    chat = ada.new_chat(title="x")
+    fill(chat, turns=60, text="fifty bytes of a message, more or less, as people")
+    settle_by_hand(ada.sent(chat, turn="new")["run"]["id"])
+    pretend_a_worker()
+    assert background.dispatch(now=timezone.now()) == 1
+    assert Run.objects.get(kind="summary").max_output_tokens == 200 + 512
 
 
 def test_jobs_ask_templates_that_know_how_for_no_reasoning(ada: Person, monkeypatch: pytest.MonkeyPatch) -> None:

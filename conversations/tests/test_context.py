@@ -1,6 +1,7 @@
 """What goes into a prompt: checked on chats of any shape, with a tokenizer whose tokens are bytes."""
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -472,10 +473,17 @@ def test_a_prompt_that_is_sent_again_has_its_own_limits_anew() -> None:
 
 def test_a_chat_above_its_high_mark_is_to_be_folded_down_to_its_low_one() -> None:
     limits = budget(context_window=2000 + 300, max_output_tokens=300, high_water=80, low_water=50)
-    assert context.to_fold(10, 1550, budget=limits, system_tokens=0) == 0
-    assert context.to_fold(10, 1551, budget=limits, system_tokens=0) == 601
+    assert limits.summary_tokens == 333
+    # Half way between the marks there is to be a summary of full length, or less of the turns stays.
+    to_fold = partial(context.to_fold, budget=limits)
+    assert to_fold(10, 1550, summary_tokens=0, system_tokens=0) == 0
+    assert to_fold(10, 1551, summary_tokens=0, system_tokens=0) == 1601 - (1300 - 333)
+    assert to_fold(10, 1250, summary_tokens=300, system_tokens=0) == 0
+    assert to_fold(10, 1251, summary_tokens=300, system_tokens=0) == 1301 - (1300 - 333)
     # The system prompt is no part of the chat's.
-    assert context.to_fold(10, 1551, budget=limits, system_tokens=1000) == 1601 - 500
+    assert to_fold(10, 1551, summary_tokens=0, system_tokens=1000) == 1601 - (650 - 333)
+    roomier = budget(context_window=9000 + 300, max_output_tokens=300, high_water=80, low_water=50)
+    assert context.to_fold(10, 8000, summary_tokens=0, system_tokens=0, budget=roomier) == 8050 - 4500
 
 
 def test_what_is_folded_are_whole_turns_from_the_oldest_on_and_never_the_newest() -> None:
@@ -492,7 +500,7 @@ def test_what_is_folded_are_whole_turns_from_the_oldest_on_and_never_the_newest(
 def test_below_the_low_mark_turns_go_in_word_for_word_though_the_summary_speaks_of_them() -> None:
     history = chat(*("x" * 87 for _ in range(20)))
     summary = past_summary(18)
-    limits: Any = {"context_window": 2000 + 300, "max_output_tokens": 300, "high_water": 60, "low_water": 40}
+    limits: Any = {"context_window": 2000 + 300, "max_output_tokens": 300, "high_water": 90, "low_water": 40}
     prompt = assemble(history, summary=summary, **limits)
     assert (prompt.summary_version, prompt.trimmed) == (1, False)
     assert prompt.first_seq < 19

@@ -148,15 +148,24 @@ def test_a_summary_that_fails_leaves_turns_alone_and_is_tried_again_later(ada: P
         assert background.dispatch(now=now) == 1
         [run] = Run.objects.filter(status="queued")
         settle_by_hand(run.id, status="failed", text="")
-        job = Job.objects.get(chat_id=chat)
         ended = Run.objects.get(id=run.id).finished_at
+        due = Job.objects.get(chat_id=chat).due_at
         assert ended is not None
-        pauses.append((job.due_at - ended).total_seconds())
-        assert background.dispatch(now=job.due_at - timedelta(milliseconds=1)) == 0
-        now = job.due_at
+        if due is None:
+            break
+        pauses.append((due - ended).total_seconds())
+        assert background.dispatch(now=due - timedelta(milliseconds=1)) == 0
+        now = due
         assert turn(ada, chat, 31 + len(pauses))["status"] == "queued"
-    assert pauses == [15, 60, 240, 3600]
-    assert background.dispatch(now=now) == 1, "once an hour, from then on"
+    assert pauses == [15, 60, 240]
+    assert background.dispatch(now=now + timedelta(days=9)) == 0, "nobody goes on with the chat"
+    answered = Run.objects.get(id=turn(ada, chat, 40)["id"]).finished_at
+    assert answered is not None
+    pretend_a_worker()
+    assert background.dispatch(now=answered + timedelta(minutes=59)) == 0
+    assert background.dispatch(now=answered + timedelta(minutes=61)) == 1, "once an hour at most, from then on"
+    settle_by_hand(Run.objects.get(status="queued").id, text="They spoke of ships.")
+    assert Summary.objects.exists()
 
 
 @pytest.mark.parametrize("text", ["", "  \n", "<think>What did they say", "<think>Hm</think>\n"])
