@@ -18,7 +18,7 @@ from conversations import chats, preparation, reasoning, selectors, summaries, t
 from conversations.models import Chat, Job
 from inference import api as inference
 from inference.contracts import ChatTokenizer, PoolInfo, RunInfo, SettledRun
-from inference.errors import PoolNotFound
+from inference.errors import PoolNotFound, ServiceUnavailable
 
 log = structlog.get_logger(__name__)
 
@@ -45,6 +45,7 @@ class _Work:
     version: int = 0
     first_seq: int = 0
     last_seq: int = 0
+    most_tokens: int = 0
 
 
 def dispatch(*, now: datetime) -> int:
@@ -104,7 +105,7 @@ def _begin(job: Job, pool: PoolInfo, *, now: datetime) -> bool:
 def _accept(job: Job, pool: PoolInfo, work: _Work, *, revisions: dict[str, str], now: datetime) -> RunInfo | None:
     """Store the job's run; None where another process has begun it, or its chat is gone."""
     run_id = uuid7()
-    bounds = {"version": work.version, "first_seq": work.first_seq, "last_seq": work.last_seq}
+    bounds = {name: getattr(work, name) for name in ("version", "first_seq", "last_seq", "most_tokens")}
     with transaction.atomic():
         # First the chat, as everywhere: a deletion either finds the run, or is found.
         chats_there = Chat.objects.select_for_update().filter(pk=job.chat_id, deleted_at__isnull=True)
@@ -154,7 +155,13 @@ def _summary(job: Job, pool: PoolInfo, *, now: datetime) -> _Work | None:
     work = _work(fold.prompt_ids, fold.max_output_tokens, pool=pool, tokenizer=inference.tokenizer_for(pool))
     if work is None:
         return None
-    return replace(work, version=fold.version, first_seq=fold.first_seq, last_seq=fold.last_seq)
+    return replace(
+        work,
+        version=fold.version,
+        first_seq=fold.first_seq,
+        last_seq=fold.last_seq,
+        most_tokens=fold.summary_tokens,
+    )
 
 
 def _work(ids: list[int], output: int, *, pool: PoolInfo, tokenizer: ChatTokenizer) -> _Work | None:
@@ -197,6 +204,9 @@ def _store(job: Job, settled: SettledRun) -> bool:
     text = reasoning.left_out(settled.text, opened=job.opens_reasoning)
     if job.kind == Job.Kind.TITLE:
         return titles.give(chat_id=job.chat_id, text=text)
+    if settled.output_tokens > job.most_tokens:
+        # What was left for reasoning, it may have filled with the summary.
+        text = _first_tokens(text, most=job.most_tokens, pool=settled.pool)
     return summaries.store(
         chat_id=job.chat_id,
         version=job.version,
@@ -207,6 +217,16 @@ def _store(job: Job, settled: SettledRun) -> bool:
         run_id=settled.run_id,
         now=settled.finished_at,
     )
+
+
+def _first_tokens(text: str, *, most: int, pool: str) -> str:
+    """As much of a text as takes so many of a pool's tokens; all of it where there is no telling."""
+    try:
+        tokenizer = inference.tokenizer_for(inference.pool(slug=pool))
+    except (PoolNotFound, ServiceUnavailable):
+        return text
+    ids = tokenizer.encode(text)
+    return text if len(ids) <= most else tokenizer.decode(ids[:most]).strip()
 
 
 def _put_off(job: Job, *, now: datetime) -> None:

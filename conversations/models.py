@@ -191,7 +191,8 @@ class Job(models.Model):
     """Something that is to be made of a chat in the background. The row goes when it is made, or given up.
 
     `run_id` is the run that is making it, null while it waits; vectors take none. `pool` is the slug of the pool that
-    answers the chat. A summary in the making is to be `version`, of the messages from `first_seq` to `last_seq`.
+    answers the chat. A summary in the making is to be `version`, of the messages from `first_seq` to `last_seq`, in at
+    most `most_tokens`.
     """
 
     class Kind(models.TextChoices):
@@ -207,6 +208,7 @@ class Job(models.Model):
     version = models.PositiveIntegerField(default=0)
     first_seq = models.PositiveIntegerField(default=0)
     last_seq = models.PositiveIntegerField(default=0)
+    most_tokens = models.PositiveIntegerField(default=0)
     opens_reasoning = models.BooleanField(default=False, help_text="Its prompt ends amid the model's reasoning.")
     failures = models.PositiveSmallIntegerField(default=0)
     due_at = models.DateTimeField(null=True, help_text="Not to be begun before this; none = until it is wanted again.")

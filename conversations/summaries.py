@@ -31,12 +31,15 @@ _PART = 0.6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fold:
-    """A summary to be made: what is asked for it, of which messages, and how much may be written for it, in tokens."""
+    """A summary to be made: what is asked for it, of which messages, and how much may be written for it, in tokens: of
+    that the summary itself may be `summary_tokens` long.
+    """
 
     version: int
     first_seq: int
     last_seq: int
     prompt_ids: list[int]
+    summary_tokens: int
     max_output_tokens: int
 
 
@@ -76,6 +79,7 @@ def _within(
         return tokenizer.encode_chat([ChatTurn("system", _SYSTEM), ChatTurn("user", ask)], thinking=False)
 
     alone = asked([])
+    summary_tokens = output
     output += reasoning.room(alone, said_before=folded, window=pool.context_window, tokenizer=tokenizer)
     room = left = max(_LEAST, pool.context_window - output - len(alone))
     quoted: list[str] = []
@@ -97,6 +101,7 @@ def _within(
         first_seq=folded[0].seq,
         last_seq=folded[end - 1].seq,
         prompt_ids=ids,
+        summary_tokens=summary_tokens,
         max_output_tokens=min(output, pool.context_window - len(ids)),
     )
 

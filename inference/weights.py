@@ -1,4 +1,4 @@
-"""Which weights a pool's model has: a name for them that changes when they do."""
+"""Which weights a pool's model has: a name for them that changes when they do. A process looks once."""
 
 import hashlib
 from functools import lru_cache

@@ -637,6 +637,24 @@ def test_room_for_reasoning_is_beside_the_longest_answer_of_a_pool(
     assert Run.objects.get(kind="summary").max_output_tokens == 200 + 512
 
 
+def test_room_for_reasoning_that_is_filled_with_a_summary_makes_it_no_longer(ada: Person) -> None:
+    """Its answers begin with reasoning, there is no switch for that, and this time the model does without."""
+    chat = ada.new_chat(title="x")
+    fill(chat, turns=60, text="<think>Hm.</think>a few bytes of a message, more or less")
+    settle_by_hand(ada.sent(chat, turn="new")["run"]["id"])
+    longest = Budget.of(inference.pool(slug="default")).summary_tokens
+    for said, kept in (("s" * (longest + 512), longest), ("<think>Hm</think>" + "s" * longest, longest), ("ss", 2)):
+        Job.objects.update(due_at=timezone.now(), failures=0)
+        Summary.objects.all().delete()
+        Chat.objects.update(summary_version=0)
+        pretend_a_worker()
+        assert background.dispatch(now=timezone.now()) == 1
+        run = Run.objects.get(kind="summary", status="queued")
+        assert run.max_output_tokens == longest + 512
+        settle_by_hand(run.id, text=said, output_tokens=len(said))
+        assert Summary.objects.get().content == "s" * kept
+
+
 def test_jobs_ask_templates_that_know_how_for_no_reasoning(ada: Person, monkeypatch: pytest.MonkeyPatch) -> None:
     use_template(monkeypatch, OPENS_UNLESS_TOLD)
     chat = ada.new_chat()
