@@ -72,8 +72,9 @@ class UsageEntry(_AppendOnly):
         LOST = "lost"
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    # Its index is `usage_user_created`.
     user = models.ForeignKey(
-        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, related_name="usage_entries"
+        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, related_name="usage_entries", db_index=False
     )
     run_id = models.UUIDField()
     epoch = models.PositiveIntegerField()
@@ -127,8 +128,9 @@ class Adjustment(_AppendOnly):
     """
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    # Its index is `adjustment_user_created`.
     user = models.ForeignKey(
-        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, related_name="usage_adjustments"
+        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, related_name="usage_adjustments", db_index=False
     )
     tokens = models.BigIntegerField(default=0, help_text="Added to what was used; negative gives tokens back.")
     cost = models.BigIntegerField(default=0, help_text="Millionths of the currency; negative gives back.")

@@ -13,7 +13,10 @@ class DailyUsage(models.Model):
     """
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, related_name="usage_days")
+    # Its index is `daily_usage_once`.
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, related_name="usage_days", db_index=False
+    )
     day = models.DateField()
     pool = models.SlugField()
     runs = models.PositiveIntegerField(default=0)
