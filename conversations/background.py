@@ -14,7 +14,7 @@ from django.db import transaction
 from uuid_utils.compat import uuid7
 
 from billing import api as billing
-from conversations import chats, preparation, reasoning, selectors, summaries, titles
+from conversations import chats, jobs, preparation, reasoning, selectors, summaries, titles
 from conversations.models import Chat, Job
 from inference import api as inference
 from inference.contracts import ChatTokenizer, PoolInfo, RunInfo, SettledRun
@@ -29,9 +29,10 @@ PATIENCE = timedelta(seconds=5)
 CALM = timedelta(seconds=2)
 # Jobs begun in one pass.
 STEP = 20
-MOST_FAILURES = 4
 # Before the second try; four times as long before each further one.
 AGAIN = timedelta(seconds=15)
+# Before one more try of what has failed too often.
+SELDOM = timedelta(hours=1)
 _KINDS = {Job.Kind.TITLE, Job.Kind.SUMMARY}
 
 
@@ -62,7 +63,7 @@ def dispatch(*, now: datetime) -> int:
         job = _next(now=now, full=full, busy=busy)
         if job is None:
             break
-        can_wait = job.kind == Job.Kind.TITLE and job.due_at is not None and job.due_at > now - PATIENCE
+        can_wait = job.kind == Job.Kind.TITLE and job.due_at > now - PATIENCE
         pool = inference.background_pool(slug=job.pool, quiet_since=now - CALM if can_wait else None)
         if pool is None:
             (busy if can_wait else full).add(job.pool)
@@ -82,7 +83,11 @@ def _next(*, now: datetime, full: Collection[str], busy: Collection[str]) -> Job
     None of a pool that is `full`; no title that can wait of one that is `busy`.
     """
     waiting = Job.objects.filter(
-        run_id__isnull=True, due_at__lte=now, chat__deleted_at__isnull=True, chat__owner__is_active=True
+        run_id__isnull=True,
+        due_at__lte=now,
+        failures__lt=jobs.MOST_FAILURES,
+        chat__deleted_at__isnull=True,
+        chat__owner__is_active=True,
     )
     wanted = waiting.filter(kind__in=_KINDS & set(settings.BACKGROUND_JOBS)).exclude(pool__in=full)
     wanted = wanted.exclude(kind=Job.Kind.TITLE, due_at__gt=now - PATIENCE, pool__in=busy)
@@ -226,7 +231,8 @@ def _first_tokens(text: str, *, most: int, pool: str) -> str:
     except (PoolNotFound, ServiceUnavailable):
         return text
     ids = tokenizer.encode(text)
-    return text if len(ids) <= most else tokenizer.decode(ids[:most]).strip()
+    # The last character may be cut in half.
+    return text if len(ids) <= most else tokenizer.decode(ids[:most]).rstrip("\N{REPLACEMENT CHARACTER}").strip()
 
 
 def _put_off(job: Job, *, now: datetime) -> None:
@@ -234,10 +240,10 @@ def _put_off(job: Job, *, now: datetime) -> None:
     # Unless another process has begun it meanwhile.
     ours = Job.objects.filter(pk=job.pk, run_id=job.run_id)
     failures = job.failures + 1
-    if failures < MOST_FAILURES:
+    if failures < jobs.MOST_FAILURES:
         ours.update(run_id=None, failures=failures, due_at=now + AGAIN * 4 ** (failures - 1))
     elif job.kind != Job.Kind.TITLE:
-        ours.update(run_id=None, failures=MOST_FAILURES - 1, due_at=None)
+        ours.update(run_id=None, failures=failures, due_at=now + SELDOM)
     elif ours.delete()[0]:
         log.warning("title_given_up", chat_id=str(job.chat_id))
         titles.give_up(chat_id=job.chat_id)

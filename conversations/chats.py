@@ -7,7 +7,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from conversations import context, context_cache, jobs, limits, pools, selectors
+from conversations import context, context_cache, jobs, limits, pools, reasoning, selectors
 from conversations.errors import ChatNotFound
 from conversations.models import Chat, Job, Message, Turn
 from inference import api as inference
@@ -120,15 +120,20 @@ def store_answer(settled: SettledRun) -> None:
         transaction.on_commit(lambda: purge(chat_id=settled.chat_id, now=settled.finished_at), robust=True)
         return
     state = _STATES[settled.status]
+    opens_reasoning = "opens_reasoning" in settled.context
+    kept = 1.0
+    if "drops_reasoning" in settled.context:
+        kept = reasoning.part_left(settled.text, opened=opens_reasoning)
+    token_count = round(kept * settled.output_tokens)
     answer: dict[str, Any] = {
         "content": settled.text,
         "state": state,
         "code": settled.error_code,
         "degraded": settled.degraded,
-        "token_count": settled.output_tokens,
+        "token_count": token_count,
         "token_ids": settled.token_ids or None,
         "token_model": settled.model if settled.token_ids else "",
-        "opens_reasoning": "opens_reasoning" in settled.context,
+        "opens_reasoning": opens_reasoning,
     }
     replaced = Message.objects.filter(id=settled.message_id).update(hidden=False, **answer)
     if not replaced:
@@ -147,16 +152,15 @@ def store_answer(settled: SettledRun) -> None:
     chat.last_active_at = settled.finished_at
     chat.save(update_fields=["last_seq", "revision", "last_active_at"])
     if state == Message.State.COMPLETE:
-        _want_jobs(chat, settled)
+        _want_jobs(chat, settled, answer_tokens=token_count)
 
 
-def _want_jobs(chat: Chat, settled: SettledRun) -> None:
+def _want_jobs(chat: Chat, settled: SettledRun, *, answer_tokens: int) -> None:
     """Have done what a complete answer gives cause for: of one that was stopped, nothing is to go on."""
     if chat.title_by == Chat.TitleBy.WORDS:
         jobs.want(chat_id=chat.id, kind=Job.Kind.TITLE, pool=settled.pool, now=settled.finished_at)
     # A smaller model that answered in another's place has a smaller window: the chat may not be full in its own.
-    is_filled = context.is_filled(settled.context, output_tokens=settled.output_tokens)
-    if is_filled and not settled.degraded:
+    if context.wants_summary(settled.context, answer_tokens=answer_tokens) and not settled.degraded:
         jobs.want(chat_id=chat.id, kind=Job.Kind.SUMMARY, pool=settled.pool, now=settled.finished_at)
 
 

@@ -119,18 +119,16 @@ class Budget:
         """
         half_way = self.mark((self.high_water + self.low_water) / 2, system_tokens=system_tokens)
         low = self.mark(self.low_water, system_tokens=system_tokens)
-        return max(system_tokens, min(low, half_way - self.summary_tokens))
+        return max(system_tokens, min(low, half_way - self.summary_tokens(system_tokens=system_tokens)))
 
-    @property
-    def summary_tokens(self) -> int:
+    def summary_tokens(self, *, system_tokens: int) -> int:
         """How long a summary may be: a sixth of the chat's part, and no more than a page."""
-        room = self.context_window - self.max_output_tokens - self.reserve_tokens
+        room = self.roomy(system_tokens=system_tokens) - system_tokens
         return max(32, min(512, room // 6))
 
-    @property
-    def recalled_tokens(self) -> int:
+    def recalled_tokens(self, *, system_tokens: int) -> int:
         """How much older turns that are quoted may take: a tenth of the chat's part."""
-        return max(0, self.context_window - self.max_output_tokens - self.reserve_tokens) // 10
+        return max(0, self.roomy(system_tokens=system_tokens) - system_tokens) // 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,8 +144,9 @@ class Prompt:
     """A prompt that fits: its token ids, and how many tokens the answer may have.
 
     `first_seq` and `last_seq` bound the messages in it; `trimmed` = some are neither in it nor in its summary.
-    With more than `full_above` tokens its chat is above the high-water mark. `base` is the prompt that it begins with,
-    where that is stored. `recalled` are the older messages quoted in it, which take `recalled_tokens`.
+    With more than `full_above` tokens its chat is above the high-water mark; `roomy` is what it might have taken.
+    `base` is the prompt that it begins with, where that is stored. `recalled` are the older messages quoted in it,
+    which take `recalled_tokens`.
     """
 
     ids: list[int]
@@ -156,6 +155,7 @@ class Prompt:
     last_seq: int
     trimmed: bool
     full_above: int
+    roomy: int
     summary_version: int
     system_tokens: int
     summary_tokens: int
@@ -176,6 +176,7 @@ class Prompt:
             "last_seq": self.last_seq,
             "trimmed": self.trimmed,
             "full_above": self.full_above,
+            "roomy": self.roomy,
             "prompt_tokens": len(self.ids),
             "system_tokens": self.system_tokens,
             "summary_tokens": self.summary_tokens,
@@ -189,12 +190,17 @@ class Prompt:
         return {"recalled": list(self.recalled), "recalled_tokens": self.recalled_tokens}
 
 
-def is_filled(snapshot: Mapping[str, Any], *, output_tokens: int) -> bool:
-    """Whether a chat is above its high-water mark by a prompt's snapshot and what was answered to it."""
-    if not snapshot:
+def wants_summary(snapshot: Mapping[str, Any], *, answer_tokens: int) -> bool:
+    """Whether a chat's oldest turns are to be summarised, by a prompt's snapshot and the answer to it.
+
+    Its prompt is above the high-water mark; or with the answer it is half way from there to all that it may take, so
+    that the next message might have no room. A run without marks is of no chat.
+    """
+    if "roomy" not in snapshot:
         return False
-    size = snapshot["prompt_tokens"] - snapshot.get("recalled_tokens", 0) + output_tokens
-    return bool(snapshot["trimmed"] or size > snapshot["full_above"])
+    size, full_above = snapshot["prompt_tokens"] - snapshot.get("recalled_tokens", 0), snapshot["full_above"]
+    nearly_all = (full_above + snapshot["roomy"]) // 2
+    return bool(snapshot["trimmed"] or size > full_above or size + answer_tokens > nearly_all)
 
 
 def assemble(
@@ -220,7 +226,7 @@ def assemble(
     """
     assembler = _Assembler(
         system_prompt=system_prompt,
-        turns=_whole_turns(history) if not is_whole else _turns(history),
+        turns=by_turn(history) if is_whole else _whole_turns(history),
         is_whole=is_whole,
         new=new,
         tokenizer=tokenizer,
@@ -261,6 +267,7 @@ def extend(
         last_seq=new.seq,
         trimmed=prompt.trimmed,
         full_above=budget.full_above(system_tokens=prompt.system_tokens),
+        roomy=budget.roomy(system_tokens=prompt.system_tokens),
         summary_version=prompt.summary_version,
         system_tokens=prompt.system_tokens,
         summary_tokens=prompt.summary_tokens,
@@ -278,6 +285,7 @@ def again(prompt: Prompt, *, newest_version: int, budget: Budget) -> Prompt | No
         prompt,
         max_output_tokens=min(budget.max_output_tokens, budget.context_window - len(prompt.ids)),
         full_above=budget.full_above(system_tokens=prompt.system_tokens),
+        roomy=roomy,
         base=None,
     )
     return None if same.is_full and prompt.summary_version < newest_version else same
@@ -286,7 +294,7 @@ def again(prompt: Prompt, *, newest_version: int, budget: Budget) -> Prompt | No
 def room_to_recall(prompt: Prompt, *, budget: Budget, tokenizer: ChatTokenizer) -> int:
     """How many tokens of quotes go into a prompt: what it leaves, and no more than their part."""
     left = budget.roomy(system_tokens=prompt.system_tokens) - len(prompt.ids)
-    return min(left, budget.recalled_tokens) - tokenizer.count(RECALL_HEADING)
+    return min(left, budget.recalled_tokens(system_tokens=prompt.system_tokens)) - tokenizer.count(RECALL_HEADING)
 
 
 def with_recalled(
@@ -309,7 +317,7 @@ def with_recalled(
     kept = [message for message in history if message.seq >= prompt.first_seq]
     most = min(
         budget.roomy(system_tokens=prompt.system_tokens) - len(prompt.ids),
-        budget.recalled_tokens,
+        budget.recalled_tokens(system_tokens=prompt.system_tokens),
     )
     quotes = sorted(recalled, key=lambda quote: quote.seqs)
     while quotes:
@@ -330,18 +338,20 @@ def with_recalled(
 
 def answered(history: Sequence[PastMessage]) -> list[PastMessage]:
     """The history without the user messages that got no answer: user and assistant then take turns."""
-    return [message for turn in _turns(history) if len(turn) == 2 for message in turn]
+    return [message for turn in by_turn(history) if len(turn) == 2 for message in turn]
 
 
 def to_fold(messages: int, tokens: int, *, summary_tokens: int, budget: Budget, system_tokens: int) -> int:
     """How many tokens of so many messages are to be summarised so that the rest is below the low-water mark.
 
-    0 while all of them, with the summary that there is, are below the high one.
+    0 while all of them, with the summary that there is, are below the high one; and where a summary of full length
+    would leave no room for any of them.
     """
     size = system_tokens + tokens + _FRAME_TOKENS * messages
-    if size + summary_tokens <= budget.full_above(system_tokens=system_tokens):
+    left = budget.folded_to(system_tokens=system_tokens)
+    if size + summary_tokens <= budget.full_above(system_tokens=system_tokens) or left <= system_tokens:
         return 0
-    return max(0, size - budget.folded_to(system_tokens=system_tokens))
+    return max(0, size - left)
 
 
 def summary_tokens(summary: PastSummary | None, *, tokenizer: ChatTokenizer) -> int:
@@ -352,7 +362,7 @@ def summary_tokens(summary: PastSummary | None, *, tokenizer: ChatTokenizer) -> 
 def oldest_turns(oldest: Sequence[PastMessage], *, tokens: int) -> list[PastMessage]:
     """The first whole turns that have so many tokens; without the last turn there is, which may not be whole."""
     found: list[PastMessage] = []
-    for turn in _turns(oldest)[:-1]:
+    for turn in by_turn(oldest)[:-1]:
         if tokens <= 0:
             break
         tokens -= sum(message.token_count + _FRAME_TOKENS for message in turn)
@@ -455,6 +465,7 @@ class _Assembler:
             last_seq=self.new.seq,
             trimmed=trimmed,
             full_above=self.budget.full_above(system_tokens=self.system_tokens),
+            roomy=self.budget.roomy(system_tokens=self.system_tokens),
             summary_version=version,
             system_tokens=self.system_tokens,
             summary_tokens=own,
@@ -480,7 +491,7 @@ def _first(cut: Cut | None, version: int) -> int:
     return cut.first_seq if cut is not None and cut.summary_version == version else 0
 
 
-def _turns(history: Sequence[PastMessage]) -> list[list[PastMessage]]:
+def by_turn(history: Sequence[PastMessage]) -> list[list[PastMessage]]:
     """Messages grouped by the user message they begin with: a turn is left out whole."""
     turns: list[list[PastMessage]] = []
     for message in history:
@@ -492,7 +503,7 @@ def _turns(history: Sequence[PastMessage]) -> list[list[PastMessage]]:
 
 def _whole_turns(history: Sequence[PastMessage]) -> list[list[PastMessage]]:
     """The same of a history that begins anywhere, without what is there of a turn that it has not from the start."""
-    turns = _turns(history)
+    turns = by_turn(history)
     return turns[1:] if turns and turns[0][0].role != "user" else turns
 
 

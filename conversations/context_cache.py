@@ -24,7 +24,16 @@ log = structlog.get_logger(__name__)
 
 # Of a chat that goes on later than this, the engine's own cache has most likely lost the beginning as well.
 KEPT_S = 3600
-_FACTS = ("first_seq", "last_seq", "trimmed", "full_above", "summary_version", "system_tokens", "summary_tokens")
+_FACTS = (
+    "first_seq",
+    "last_seq",
+    "trimmed",
+    "full_above",
+    "roomy",
+    "summary_version",
+    "system_tokens",
+    "summary_tokens",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,7 +76,8 @@ def _quote(messages: Sequence[PastMessage], *, score: float, budget: int, tokeni
     for message in messages:
         most = budget // 4 if message.role == "user" else budget // 2
         content = quoting.shortened(reasoning.said(message), most=most, tokenizer=tokenizer)
-        parts.append(f"{message.role.capitalize()}: {content}")
+        if content:
+            parts.append(f"{message.role.capitalize()}: {content}")
     text = "\n\n".join(parts)
     # And the line feeds between it and the next one.
     tokens = tokenizer.count(text) + 2

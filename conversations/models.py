@@ -84,10 +84,10 @@ class Turn(models.Model):
 class Message(models.Model):
     """One turn's user or assistant text. An assistant message exists from the moment its run is terminal.
 
-    `token_count` counts the content alone, without the chat template. `hidden` marks an answer that a retry is
-    about to replace. `token_ids` (little-endian uint32) are those that an engine made the content of, and `token_model`
-    the model whose prompts they may go into again; a user's message has none. An answer that `opens_reasoning` begins
-    amid its model's reasoning, which its prompt opened.
+    `token_count` counts the content alone, without the chat template, as far as later prompts have it. `hidden` marks
+    an answer that a retry is about to replace. `token_ids` (little-endian uint32) are those that an engine made the
+    content of, and `token_model` the model whose prompts they may go into again; a user's message has none. An answer
+    that `opens_reasoning` begins amid its model's reasoning, which its prompt opened.
     """
 
     class Role(models.TextChoices):
@@ -192,7 +192,7 @@ class Job(models.Model):
 
     `run_id` is the run that is making it, null while it waits; vectors take none. `pool` is the slug of the pool that
     answers the chat. A summary in the making is to be `version`, of the messages from `first_seq` to `last_seq`, in at
-    most `most_tokens`.
+    most `most_tokens`. One that has failed too often (`jobs.MOST_FAILURES`) rests until it is wanted again.
     """
 
     class Kind(models.TextChoices):
@@ -208,10 +208,10 @@ class Job(models.Model):
     version = models.PositiveIntegerField(default=0)
     first_seq = models.PositiveIntegerField(default=0)
     last_seq = models.PositiveIntegerField(default=0)
-    most_tokens = models.PositiveIntegerField(default=0)
+    most_tokens = models.PositiveIntegerField(default=0, db_default=0)
     opens_reasoning = models.BooleanField(default=False, help_text="Its prompt ends amid the model's reasoning.")
     failures = models.PositiveSmallIntegerField(default=0)
-    due_at = models.DateTimeField(null=True, help_text="Not to be begun before this; none = until it is wanted again.")
+    due_at = models.DateTimeField(help_text="Not to be begun before this.")
     created_at = models.DateTimeField()
 
     class Meta:

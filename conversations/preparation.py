@@ -21,7 +21,8 @@ class Ready:
     """All that a turn is stored with. `content_tokens` counts the message alone; `pool_version` is of `context_cache`.
 
     `asked_tokens` is the output that was asked for, `capped_by` why the answer may be shorter, if it may. The answer
-    begins amid reasoning where the prompt `opens_reasoning`. `asked_pool` is the slug of the pool that was asked for
+    begins amid reasoning where the prompt `opens_reasoning`; later prompts have it without where the template
+    `drops_reasoning`. `asked_pool` is the slug of the pool that was asked for
     where `pool`, a smaller one, answers in its place; `notice` tells that.
     """
 
@@ -33,6 +34,7 @@ class Ready:
     asked_tokens: int
     capped_by: str
     opens_reasoning: bool = False
+    drops_reasoning: bool = False
     asked_pool: str | None = None
     notice: str = ""
 
@@ -89,8 +91,8 @@ class Ready:
             text = f"The answer is limited to {self.prompt.max_output_tokens:,} tokens: {self.capped_by}."
             notices.append({"code": "output_capped", "text": text})
         asked = {"asked_pool": self.asked_pool} if self.degraded else {}
-        opens = {"opens_reasoning": True} if self.opens_reasoning else {}
-        return self.prompt.snapshot() | {"notices": notices, "revisions": dict(self.revisions)} | asked | opens
+        reasons = {name: True for name in ("opens_reasoning", "drops_reasoning") if getattr(self, name)}
+        return self.prompt.snapshot() | {"notices": notices, "revisions": dict(self.revisions)} | asked | reasons
 
 
 def pool_or_default(*, plan: str, slug: str) -> PoolInfo:
@@ -181,6 +183,7 @@ def prepare(
         asked_tokens=asked_tokens,
         capped_by="your plan allows no more" if by_plan else "the model has no room for more",
         opens_reasoning=reasoning.is_open(prompt.ids, tokenizer=tokenizer),
+        drops_reasoning=tokenizer.drops_reasoning,
     )
 
 

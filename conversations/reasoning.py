@@ -12,9 +12,9 @@ _PART = 4
 # Tokens of a prompt's end that may open it.
 _TAIL = 16
 _NAMES = "think|thinking|thought|reasoning|reflection"
-_OPENING = re.compile(rf"<(?:{_NAMES})\b[^<>]*>\s*\Z", re.IGNORECASE)
+_OPENING = re.compile(rf"<(?:{_NAMES})(?=[\s>])[^<>]*>\s*\Z", re.IGNORECASE)
 # Of an answer that begins with it, ended or not. Anywhere else, a tag is something that is talked about.
-_FIRST = re.compile(rf"\A(?:\s*<({_NAMES})\b[^<>]*>.*?(?:</\1\s*>|\Z))+", re.IGNORECASE | re.DOTALL)
+_FIRST = re.compile(rf"\A(?:\s*<({_NAMES})(?=[\s>])[^<>]*>.*?(?:</\1\s*>|\Z))+", re.IGNORECASE | re.DOTALL)
 _END = re.compile(rf"</(?:{_NAMES})\s*>", re.IGNORECASE)
 
 
@@ -36,6 +36,13 @@ def is_ended(text: str) -> bool:
     return _END.search(text) is not None
 
 
+def part_left(text: str, *, opened: bool) -> float:
+    """How much of what a model wrote is no reasoning, from 0 to 1, by its characters."""
+    if not text or not (opened or _FIRST.match(text)):
+        return 1.0
+    return len(left_out(text, opened=opened)) / len(text)
+
+
 def said(message: PastMessage) -> str:
     """What is quoted of a message: an answer without its reasoning, what a person wrote as it is."""
     if message.role != "assistant":
@@ -53,7 +60,7 @@ def room(
     """
     thinks = is_open(prompt_ids, tokenizer=tokenizer)
     if not thinks and any(map(_thinks, said_before)):
-        thinks = not tokenizer.has_thinking_switch()
+        thinks = not tokenizer.has_thinking_switch
     return min(_MOST, window // _PART) if thinks else 0
 
 

@@ -180,11 +180,13 @@ def turns_at(*, chat: Chat, seqs: Sequence[int]) -> dict[int, list[PastMessage]]
 
 
 def first_answered(*, chat: Chat) -> list[PastMessage]:
-    """The chat's first answer that says something, after its question. Without their ids; empty where there is none."""
+    """The chat's first question that got an answer, and that. Without their ids; empty where there is none."""
     turn_id = _said(chat).filter(role=Message.Role.ASSISTANT).order_by("seq").values_list("turn_id", flat=True).first()
     if turn_id is None:
         return []
-    return [_past(*row, model="") for row in _said(chat).filter(turn_id=turn_id).order_by("seq").values_list(*_PAST)]
+    rows = list(_said(chat).filter(turn_id=turn_id).order_by("seq").values_list(*_PAST))
+    # A retry may have begun meanwhile, which hides the answer.
+    return [_past(*row, model="") for row in rows] if len(rows) == 2 else []
 
 
 def turn_vectors(*, chat: Chat, before: int, model: str, limit: int) -> list[tuple[int, bytes]]:

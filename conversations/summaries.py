@@ -50,20 +50,21 @@ def fold(chat: Chat, *, answering: PoolInfo, budget: Budget, pool: PoolInfo) -> 
     its window decides how much at a time. Raises inference's ServiceUnavailable and ChatTemplateRefused.
     """
     counts = inference.tokenizer_for(answering)
+    system_tokens = counts.count(answering.system_prompt)
     last = selectors.summary(chat=chat, version=chat.summary_version)
     after = 0 if last is None else last.last_seq
     excess = context.to_fold(
         *selectors.size_after(chat=chat, seq=after),
         summary_tokens=context.summary_tokens(last, tokenizer=counts),
         budget=budget,
-        system_tokens=counts.count(answering.system_prompt),
+        system_tokens=system_tokens,
     )
     if excess == 0:
         return None
     folded = context.oldest_turns(selectors.oldest_after(chat=chat, seq=after, limit=_MOST), tokens=excess)
     if not folded:
         return None
-    output = min(budget.summary_tokens, pool.max_output_tokens, pool.context_window // 4)
+    output = min(budget.summary_tokens(system_tokens=system_tokens), pool.max_output_tokens, pool.context_window // 4)
     return _within(last, folded, output=output, pool=pool, tokenizer=inference.tokenizer_for(pool))
 
 
@@ -81,21 +82,20 @@ def _within(
     alone = asked([])
     summary_tokens = output
     output += reasoning.room(alone, said_before=folded, window=pool.context_window, tokenizer=tokenizer)
-    room = left = max(_LEAST, pool.context_window - output - len(alone))
+    room = max(_LEAST, pool.context_window - output - len(alone))
     quoted: list[str] = []
     end = 0
-    for number, message in enumerate(folded):
-        # The first turn must fit; whatever else does not is left whole for the next version.
-        most = int((room if end else left) * _PART)
-        content = quoting.shortened(reasoning.said(message), most=most, tokenizer=tokenizer)
-        text = f"{message.role.capitalize()}: {content}"
-        left -= tokenizer.count(text) + 2
-        if left < 0 and end:
-            break
-        quoted.append(text)
-        if number + 1 == len(folded) or folded[number + 1].role == "user":
-            end = number + 1
-    ids = asked(quoted[:end])
+    for turn in context.by_turn(folded):
+        texts = [_quote(message) for message in turn if reasoning.said(message)]
+        if sum(tokenizer.count(text) + 2 for text in texts) > room:
+            # Left whole for the next version, unless it is the first: then it must do.
+            if end:
+                break
+            texts = _shortened(texts, room=room, tokenizer=tokenizer)
+        room -= sum(tokenizer.count(text) + 2 for text in texts)
+        quoted += texts
+        end += len(turn)
+    ids = asked(quoted)
     return Fold(
         version=1 if last is None else last.version + 1,
         first_seq=folded[0].seq,
@@ -104,6 +104,19 @@ def _within(
         summary_tokens=summary_tokens,
         max_output_tokens=min(output, pool.context_window - len(ids)),
     )
+
+
+def _quote(message: PastMessage) -> str:
+    return f"{message.role.capitalize()}: {reasoning.said(message)}"
+
+
+def _shortened(texts: Sequence[str], *, room: int, tokenizer: ChatTokenizer) -> list[str]:
+    """The texts by their beginnings and ends, each in at most a part of the room that those before it leave."""
+    found = []
+    for text in texts:
+        found.append(quoting.shortened(text, most=int(room * _PART), tokenizer=tokenizer))
+        room = max(0, room - tokenizer.count(found[-1]) - 2)
+    return found
 
 
 def store(

@@ -4,6 +4,7 @@ Every count and every prompt comes from here, so that what is checked against th
 gets. Web processes use it too: no transformers, no vllm.
 """
 
+import contextlib
 import hashlib
 import json
 import re
@@ -11,7 +12,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +65,13 @@ class ChatTurn:
 
 # What a prompt's text is with these contents in its messages.
 _Render = Callable[[Sequence[str]], str]
-# How templates of reasoning models are asked for none, or little: each knows one of them, and ignores the others.
-_WITHOUT_THINKING = {"enable_thinking": False, "thinking": False, "reasoning_effort": "low"}
+# How templates of reasoning models are asked for none, or little: each knows one of these, and ignores the others.
+_THINKING_OFF = {"enable_thinking": False, "thinking": False}
+_WITHOUT_THINKING = (
+    _THINKING_OFF | {"reasoning_effort": "low"},
+    _THINKING_OFF | {"reasoning_effort": "none"},
+    _THINKING_OFF,
+)
 # Where a chat begins, whatever is said in it.
 _HEAD = (ChatTurn("system", "s"), ChatTurn("user", "u"))
 
@@ -121,7 +127,15 @@ class ChatTokenizer:
         Contents whose own ids are known get those where the prompt's text stays the same with them: the prompt of a
         chat's next turn then begins with the last prompt and the answer's ids. The others are tokenised.
         """
-        arguments = {"add_generation_prompt": add_generation_prompt, **({} if thinking else _WITHOUT_THINKING)}
+        if thinking:
+            return self._encode_with({"add_generation_prompt": add_generation_prompt}, messages)
+        for arguments in _WITHOUT_THINKING:
+            # Some templates refuse a value that others know.
+            with contextlib.suppress(ChatTemplateRefused):
+                return self._encode_with({"add_generation_prompt": add_generation_prompt, **arguments}, messages)
+        return self._encode_with({"add_generation_prompt": add_generation_prompt}, messages)
+
+    def _encode_with(self, arguments: Mapping[str, object], messages: Sequence[ChatTurn]) -> list[int]:
         render = partial(self._render, messages, arguments)
         contents = [message.content for message in messages]
         known = {
@@ -135,9 +149,22 @@ class ChatTokenizer:
             return self._encode_spliced(render, contents, known)
         return self._encode_contents(render, contents, {})
 
+    @cached_property
     def has_thinking_switch(self) -> bool:
-        """Whether the template can ask for an answer without reasoning, or with little. Raises ChatTemplateRefused."""
-        return self.encode_chat(_HEAD, thinking=False) != self.encode_chat(_HEAD)
+        """Whether the template can ask for an answer without reasoning; to ask for little is no switch."""
+        try:
+            return self._encode_with(_THINKING_OFF, _HEAD) != self._encode_with({}, _HEAD)
+        except ChatTemplateRefused:
+            return False
+
+    @cached_property
+    def drops_reasoning(self) -> bool:
+        """Whether the template leaves the reasoning of older answers out of prompts."""
+        answer = ChatTurn("assistant", "<think>\nzqx\n</think>\n\nYes.")
+        try:
+            return "zqx" not in self.spell(self.encode_chat([*_HEAD, answer, ChatTurn("user", "v")]))
+        except ChatTemplateRefused:
+            return False
 
     def extend_chat(self, prompt_ids: Sequence[int], *, answer: ChatTurn, new: ChatTurn) -> list[int] | None:
         """The prompt of a chat's next turn, made of the last turn's prompt, its answer and the new message.

@@ -100,7 +100,7 @@ def test_an_owners_title_wins_whenever_it_comes(ada: Person) -> None:
 def test_a_title_that_fails_for_good_leaves_the_first_words(ada: Person) -> None:
     chat = answered(ada)
     now = timezone.now()
-    for _ in range(background.MOST_FAILURES):
+    for _ in range(jobs.MOST_FAILURES):
         pretend_a_worker()
         assert background.dispatch(now=now) == 1
         settle_by_hand(Run.objects.get(status="queued").id, text="<think>What may it be about")

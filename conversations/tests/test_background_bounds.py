@@ -1,7 +1,8 @@
 """Jobs at their bounds: other pools, large and small windows, plans' limits, deletions and stops in between."""
 
 import threading
-from datetime import datetime, timedelta
+from copy import copy
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +12,7 @@ from django.utils import timezone
 from uuid_utils.compat import uuid7
 
 from chatsite.accounts import suspension
-from conversations import background, chats, context, context_cache, memory, reasoning, selectors, titles
+from conversations import background, chats, context, context_cache, jobs, memory, reasoning, selectors, titles
 from conversations.context import Budget, Recalled
 from conversations.models import Chat, Job, Message, Summary, Turn
 from conversations.preparation import Ready
@@ -67,6 +68,7 @@ def fill(chat_id: str, *, turns: int, text: str, token_count: int | None = None)
 # As templates of reasoning models do.
 END = "assistant\n' }}{% endif"
 OPENS = CHATML.replace(END, "assistant\n<think>\n' }}{% endif")
+DROPS = CHATML.replace("message['content'] +", "message['content'].split('</think>')[-1].lstrip('\\n') +")
 UNLESS_TOLD = "assistant\n' }}{% if enable_thinking is not false %}{{ '<think>\n' }}{% endif %}{% endif"
 OPENS_UNLESS_TOLD = CHATML.replace(END, UNLESS_TOLD)
 
@@ -74,8 +76,14 @@ OPENS_UNLESS_TOLD = CHATML.replace(END, UNLESS_TOLD)
 def use_template(monkeypatch: pytest.MonkeyPatch, template: str) -> None:
     """Let the default pool's model have another chat template."""
     tokenizer = inference.tokenizer_for(inference.pool(slug="default"))
-    monkeypatch.setattr(tokenizer, "_template", tokenization._compile(template))
+    fresh = copy(tokenizer)
+    for found in ("has_thinking_switch", "drops_reasoning"):
+        vars(fresh).pop(found, None)
+    fresh._template = tokenization._compile(template)
+    monkeypatch.setattr(tokenizer, "_template", fresh._template)
     monkeypatch.setattr(tokenizer, "_head", None)
+    for found in ("has_thinking_switch", "drops_reasoning"):
+        monkeypatch.setitem(vars(tokenizer), found, getattr(fresh, found))
 
 
 def prompt_of(run: Run) -> str:
@@ -91,9 +99,10 @@ def work_off() -> None:
             settle_by_hand(job.id, text="A summary")
 
 
-def due_at(job: Job) -> datetime:
-    assert job.due_at is not None
-    return job.due_at
+def longest_summary() -> int:
+    """Of the default pool's chats. A token is a byte here."""
+    pool = inference.pool(slug="default")
+    return Budget.of(pool).summary_tokens(system_tokens=len(pool.system_prompt))
 
 
 def set_mode(mode: str) -> None:
@@ -115,7 +124,7 @@ def test_jobs_of_a_pool_without_room_hide_no_others(ada: Person) -> None:
 def test_a_title_waits_a_while_for_a_moment_without_turns_and_holds_up_no_summary(ada: Person) -> None:
     window(context_window=4096)
     answered(ada)
-    patient_until = due_at(Job.objects.get()) + background.PATIENCE
+    patient_until = Job.objects.get().due_at + background.PATIENCE
     full = ada.new_chat(title="x")
     fill(full, turns=500, text="fifty bytes of a message, more or less, as people")
     settle_by_hand(ada.sent(full, turn="new")["run"]["id"])
@@ -132,12 +141,12 @@ def test_a_title_waits_a_while_for_a_moment_without_turns_and_holds_up_no_summar
 def test_a_title_is_made_at_once_where_nobody_is_answered(ada: Person) -> None:
     answered(ada)
     pretend_a_worker()
-    assert background.dispatch(now=due_at(Job.objects.get())) == 1
+    assert background.dispatch(now=Job.objects.get().due_at) == 1
 
 
 def test_no_title_begins_while_whoever_stopped_an_answer_sees_the_work_fall(ada: Person) -> None:
     answered(ada)
-    due = due_at(Job.objects.get())
+    due = Job.objects.get().due_at
     run = claim_by_hand(ada.sent(ada.new_chat(title="x"))["run"]["id"])
     pretend_a_worker(room=64)
     assert background.dispatch(now=due) == 0
@@ -151,7 +160,7 @@ def test_a_title_waits_for_the_small_pool_to_be_quiet_rather_than_take_the_large
     small = ModelPool.objects.create(slug="small", name="Small")
     ModelPool.objects.filter(slug="default").update(overflow_to=small)
     answered(ada)
-    due = due_at(Job.objects.get())
+    due = Job.objects.get().due_at
     pretend_a_worker("small")
     claim_by_hand(ada.sent(ada.new_chat(title="x", pool="small"))["run"]["id"])
     assert background.dispatch(now=due) == 0
@@ -215,6 +224,21 @@ def test_what_one_summary_has_no_room_for_is_left_whole_for_the_next(ada: Person
     assert asked.count("begin ") == job.last_seq < 60
 
 
+@pytest.mark.parametrize(("question", "answer"), [(100, 2600), (1300, 1700)])
+def test_a_turn_that_a_summarys_prompt_has_room_for_is_quoted_whole(ada: Person, question: int, answer: int) -> None:
+    window(context_window=4096)
+    chat = ada.new_chat(title="x")
+    for number in range(2):
+        asked = f"{number} " + "q" * (question if number == 0 else 1)
+        run = ada.sent(chat, asked, turn=f"t{number}")["run"]
+        settle_by_hand(run["id"], text="a" * answer, output_tokens=answer)
+    pretend_a_worker()
+    assert background.dispatch(now=timezone.now()) == 1
+    asked = prompt_of(Run.objects.get(kind="summary"))
+    assert "q" * question in asked
+    assert "a" * answer in asked
+
+
 def test_a_turn_that_takes_more_than_a_summarys_prompt_is_quoted_by_its_ends(ada: Person) -> None:
     window(context_window=4096)
     small = ModelPool.objects.create(slug="small", name="Small", context_window=1024, max_output_tokens=200)
@@ -230,26 +254,73 @@ def test_a_turn_that_takes_more_than_a_summarys_prompt_is_quoted_by_its_ends(ada
     assert run.prompt_tokens + run.max_output_tokens <= 1024
 
 
-@pytest.mark.parametrize("size", [40, 150, 300])
-@pytest.mark.parametrize("thoughts", ["<think>Hm.</think>", ""])
-def test_where_every_summary_is_made_at_once_no_turn_is_left_out(ada: Person, size: int, thoughts: str) -> None:
-    """With a pool's own defaults, and summaries as long as they may be."""
+def rounds(person: Person, chat: str, *, turns: int, size: int, answer: str) -> list[Any]:
+    """Ask and answer, each summary made at once and as long as it may be; the prompts' snapshots."""
+    found = []
+    for number in range(turns):
+        run = person.sent(chat, "q" * size, turn=f"t{number}")["run"]
+        found.append(Run.objects.get(id=run["id"]).context)
+        settle_by_hand(run["id"], text=answer, output_tokens=len(answer))
+        pretend_a_worker()
+        while background.dispatch(now=timezone.now()):
+            for job in Run.objects.filter(status="queued").exclude(kind="turn"):
+                settle_by_hand(job.id, text="s" * job.max_output_tokens)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("size", "answer", "turns", "most"),
+    [(40, 40, 150, 26), (150, 150, 40, 17), (300, 300, 20, 10), (60, 500, 20, 9), (60, 700, 20, 11), (60, 990, 20, 20)],
+)
+def test_where_every_summary_is_made_at_once_no_turn_is_left_out(
+    ada: Person, size: int, answer: int, turns: int, most: int
+) -> None:
+    """With a pool's own defaults; and none is made before there is need."""
     chat = ada.new_chat(title="x")
-    switch = CHATML.replace(END, "assistant\n' }}{% if enable_thinking is false %}{{ ' ' }}{% endif %}{% endif")
-    with pytest.MonkeyPatch.context() as patch:
-        use_template(patch, switch)
-        for number in range(6000 // size):
-            run = ada.sent(chat, "q" * size, turn=f"t{number}")["run"]
-            assert not run["context"]["trimmed"], f"turn {number}"
-            said = thoughts + "a" * size
-            settle_by_hand(run["id"], text=said, output_tokens=len(said))
-            pretend_a_worker()
-            while background.dispatch(now=timezone.now()):
-                for job in Run.objects.filter(status="queued").exclude(kind="turn"):
-                    settle_by_hand(job.id, text="s" * job.max_output_tokens)
-    longest = Budget.of(inference.pool(slug="default")).summary_tokens
-    assert {len(summary.content) for summary in Summary.objects.all()} == {longest}
-    assert 2 <= Summary.objects.count() <= 30
+    sent = rounds(ada, chat, turns=turns, size=size, answer="a" * answer)
+    assert [number for number, context in enumerate(sent) if context["trimmed"]] == []
+    assert {len(summary.content) for summary in Summary.objects.all()} == {longest_summary()}
+    assert 2 <= Summary.objects.count() <= most
+
+
+def test_a_chat_is_summarised_before_a_long_answer_leaves_the_next_message_no_room(ada: Person) -> None:
+    chat = ada.new_chat(title="x")
+    [_, full] = rounds(ada, chat, turns=2, size=200, answer="a" * 990)
+    assert full["prompt_tokens"] < full["full_above"]
+    assert Summary.objects.count() == 1
+    assert not ada.sent(chat, "q" * 200, turn="next")["run"]["context"]["trimmed"]
+
+
+def test_reasoning_that_later_prompts_do_not_have_takes_none_of_their_room(
+    ada: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_template(monkeypatch, DROPS)
+    chat = ada.new_chat(title="x")
+    sent = rounds(ada, chat, turns=12, size=60, answer=f"<think>{'Hm. ' * 200}</think>\n\n{'a' * 60}")
+    assert not any(context["trimmed"] for context in sent)
+    assert sent[-1]["prompt_tokens"] < sent[-1]["full_above"]
+    assert Summary.objects.count() == 0
+    counts = Message.objects.filter(chat_id=chat, role="assistant").values_list("token_count", flat=True)
+    assert set(counts) == {60}
+
+
+@pytest.mark.parametrize(("system", "plan"), [("Be kind. " * 220, None), ("Be kind.", 900)])
+def test_a_summary_leaves_turns_room_however_little_the_chat_has(ada: Person, system: str, plan: int | None) -> None:
+    ModelPool.objects.update(system_prompt=system)
+    subscribe(ada, max_prompt_tokens=plan)
+    chat = ada.new_chat(title="x")
+    sent = rounds(ada, chat, turns=20, size=30, answer="a" * 30)
+    assert Summary.objects.count() <= 10
+    assert sent[-1]["summary_version"] > 0
+    assert sent[-1]["last_seq"] - sent[-1]["first_seq"] >= 2
+
+
+def test_where_a_summary_leaves_turns_no_room_none_is_made(ada: Person) -> None:
+    ModelPool.objects.update(system_prompt="Be kind. " * 335)
+    chat = ada.new_chat(title="x")
+    sent = rounds(ada, chat, turns=8, size=5, answer="a" * 5)
+    assert sent[-1]["trimmed"]
+    assert not Run.objects.exclude(kind="turn").exists()
 
 
 def test_a_pool_whose_files_are_missing_keeps_no_others_waiting(ada: Person) -> None:
@@ -399,7 +470,7 @@ def test_of_a_stopped_turn_nothing_begins(ada: Person) -> None:
         if number < 8:
             settle_by_hand(run["id"], text="word " * 10, output_tokens=50)
     Job.objects.all().delete()
-    assert context.is_filled(Run.objects.get(id=run["id"]).context, output_tokens=0)
+    assert context.wants_summary(Run.objects.get(id=run["id"]).context, answer_tokens=0)
     assert ada.post(f"/api/v1/runs/{run['id']}/cancel").status_code == 200
     assert not Job.objects.exists()
     settle_by_hand(ada.sent(chat, turn="next")["run"]["id"])
@@ -488,16 +559,16 @@ def test_a_job_given_up_while_its_chats_answer_ends_keeps_neither_waiting_for_th
     chat = answered(ada)
     pretend_a_worker()
     assert background.dispatch(now=timezone.now()) == 1
-    Job.objects.update(failures=background.MOST_FAILURES - 1)
+    Job.objects.update(failures=jobs.MOST_FAILURES - 1)
     job = Run.objects.get(kind="title")
     turn = ada.sent(chat, turn="t2")["run"]["id"]
     has_the_chat = threading.Event()
     failures: list[str] = []
     real = chats._want_jobs
 
-    def want(*values: Any) -> None:
+    def want(*values: Any, **more: Any) -> None:
         has_the_chat.set()
-        real(*values)
+        real(*values, **more)
 
     monkeypatch.setattr(chats, "_want_jobs", want)
 
@@ -642,7 +713,7 @@ def test_room_for_reasoning_that_is_filled_with_a_summary_makes_it_no_longer(ada
     chat = ada.new_chat(title="x")
     fill(chat, turns=60, text="<think>Hm.</think>a few bytes of a message, more or less")
     settle_by_hand(ada.sent(chat, turn="new")["run"]["id"])
-    longest = Budget.of(inference.pool(slug="default")).summary_tokens
+    longest = longest_summary()
     for said, kept in (("s" * (longest + 512), longest), ("<think>Hm</think>" + "s" * longest, longest), ("ss", 2)):
         Job.objects.update(due_at=timezone.now(), failures=0)
         Summary.objects.all().delete()
@@ -653,6 +724,52 @@ def test_room_for_reasoning_that_is_filled_with_a_summary_makes_it_no_longer(ada
         assert run.max_output_tokens == longest + 512
         settle_by_hand(run.id, text=said, output_tokens=len(said))
         assert Summary.objects.get().content == "s" * kept
+
+
+@pytest.mark.parametrize("known", [["none", "high"], ["medium"]])
+def test_a_template_that_refuses_an_effort_is_asked_with_another_or_none(
+    ada: Person, monkeypatch: pytest.MonkeyPatch, known: list[str]
+) -> None:
+    refuses = f"{{% if reasoning_effort is defined and reasoning_effort not in {known} %}}"
+    use_template(monkeypatch, f"{refuses}{{{{ raise_exception('which effort?') }}}}{{% endif %}}{CHATML}")
+    answered(ada)
+    pretend_a_worker()
+    assert background.dispatch(now=timezone.now()) == 1
+    assert Run.objects.get(kind="title").status == "queued"
+
+
+def test_little_reasoning_is_given_room(ada: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    effort = "assistant\n' }}{{ reasoning_effort | default('') }}{% endif %}"
+    use_template(monkeypatch, CHATML.replace("assistant\n' }}{% endif %}", effort))
+    chat = ada.new_chat()
+    settle_by_hand(ada.sent(chat, "How do ships sail?")["run"]["id"], text="<think>Sails?</think>With the wind.")
+    pretend_a_worker()
+    assert background.dispatch(now=timezone.now()) == 1
+    run = Run.objects.get(kind="title")
+    assert prompt_of(run).endswith("assistant\nlow")
+    assert run.max_output_tokens == titles.MOST_TOKENS + 512
+
+
+def test_an_answer_that_a_retry_hides_meanwhile_gets_no_title_yet(ada: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    chat = answered(ada)
+    real = selectors._said
+    reads: list[Chat] = []
+
+    def said(chat: Chat) -> Any:
+        reads.append(chat)
+        if len(reads) == 2:
+            Message.objects.filter(role="assistant").update(hidden=True)
+        return real(chat)
+
+    monkeypatch.setattr(selectors, "_said", said)
+    assert selectors.first_answered(chat=Chat.objects.get(id=chat)) == []
+
+
+def test_a_cut_summary_ends_with_a_whole_character(ada: Person) -> None:
+    for most, kept in ((51, 25), (50, 25), (200, 100)):
+        assert background._first_tokens("\N{CYRILLIC SMALL LETTER YERU}" * 100, most=most, pool="default") == (
+            "\N{CYRILLIC SMALL LETTER YERU}" * kept
+        )
 
 
 def test_jobs_ask_templates_that_know_how_for_no_reasoning(ada: Person, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -473,7 +473,7 @@ def test_a_prompt_that_is_sent_again_has_its_own_limits_anew() -> None:
 
 def test_a_chat_above_its_high_mark_is_to_be_folded_down_to_its_low_one() -> None:
     limits = budget(context_window=2000 + 300, max_output_tokens=300, high_water=80, low_water=50)
-    assert limits.summary_tokens == 333
+    assert limits.summary_tokens(system_tokens=0) == 333
     # Half way between the marks there is to be a summary of full length, or less of the turns stays.
     to_fold = partial(context.to_fold, budget=limits)
     assert to_fold(10, 1550, summary_tokens=0, system_tokens=0) == 0
@@ -481,9 +481,34 @@ def test_a_chat_above_its_high_mark_is_to_be_folded_down_to_its_low_one() -> Non
     assert to_fold(10, 1250, summary_tokens=300, system_tokens=0) == 0
     assert to_fold(10, 1251, summary_tokens=300, system_tokens=0) == 1301 - (1300 - 333)
     # The system prompt is no part of the chat's.
-    assert to_fold(10, 1551, summary_tokens=0, system_tokens=1000) == 1601 - (650 - 333)
+    assert to_fold(10, 1551, summary_tokens=0, system_tokens=1000) == 1601 - (650 - 1000 // 6)
+    # With so little room there is none for a summary and turns.
+    assert to_fold(10, 1551, summary_tokens=0, system_tokens=1960) == 0
     roomier = budget(context_window=9000 + 300, max_output_tokens=300, high_water=80, low_water=50)
     assert context.to_fold(10, 8000, summary_tokens=0, system_tokens=0, budget=roomier) == 8050 - 4500
+
+
+@pytest.mark.parametrize(
+    ("changes", "answer", "wanted"),
+    [
+        ({"prompt_tokens": 800}, 0, False),
+        ({"prompt_tokens": 801}, 0, True),
+        ({"prompt_tokens": 801, "recalled_tokens": 1}, 0, False),
+        ({"prompt_tokens": 500}, 400, False),
+        ({"prompt_tokens": 500}, 401, True),
+        ({"prompt_tokens": 550, "recalled_tokens": 50}, 400, False),
+        ({"prompt_tokens": 100, "trimmed": True}, 0, True),
+    ],
+)
+def test_a_summary_is_wanted_above_the_mark_or_before_the_next_message_has_no_room(
+    changes: dict[str, Any], answer: int, wanted: bool
+) -> None:
+    snapshot = {"trimmed": False, "full_above": 800, "roomy": 1000} | changes
+    assert context.wants_summary(snapshot, answer_tokens=answer) == wanted
+
+
+def test_a_run_of_an_earlier_release_wants_none() -> None:
+    assert not context.wants_summary({"trimmed": True, "first_seq": 1}, answer_tokens=1000)
 
 
 def test_what_is_folded_are_whole_turns_from_the_oldest_on_and_never_the_newest() -> None:
@@ -497,16 +522,18 @@ def test_what_is_folded_are_whole_turns_from_the_oldest_on_and_never_the_newest(
     assert context.oldest_turns(history, tokens=10_000) == history[:4]
 
 
-def test_below_the_low_mark_turns_go_in_word_for_word_though_the_summary_speaks_of_them() -> None:
+@pytest.mark.parametrize(("high", "part"), [(90, 40), (60, 50 - 100 / 6)])
+def test_below_the_low_mark_turns_go_in_word_for_word_though_the_summary_speaks_of_them(high: int, part: float) -> None:
+    """Or below what a fold leaves, where the marks are close."""
     history = chat(*("x" * 87 for _ in range(20)))
     summary = past_summary(18)
-    limits: Any = {"context_window": 2000 + 300, "max_output_tokens": 300, "high_water": 90, "low_water": 40}
+    limits: Any = {"context_window": 2000 + 300, "max_output_tokens": 300, "high_water": high, "low_water": 40}
     prompt = assemble(history, summary=summary, **limits)
     assert (prompt.summary_version, prompt.trimmed) == (1, False)
     assert prompt.first_seq < 19
     # By the counts, which leave out what the template puts around each message.
-    low = len(SYSTEM) + (2000 - len(SYSTEM)) * 40 // 100
-    assert low - 100 < len(prompt.ids) - prompt.summary_tokens < low + 100
+    left = len(SYSTEM) + (2000 - len(SYSTEM)) * part / 100
+    assert left - 100 < len(prompt.ids) - prompt.summary_tokens < left + 100
     # And there they begin from then on.
     history += [message(21, "user", "x" * 87), message(22, "assistant", "x" * 87)]
     cut = Cut(summary_version=1, first_seq=prompt.first_seq)
@@ -585,8 +612,8 @@ def test_older_turns_are_quoted_after_the_summary_in_their_order() -> None:
 def test_the_least_near_are_left_out_where_not_all_fit() -> None:
     history = chat("a" * 100, "b" * 100, "c" * 100, "d" * 100)
     plain = assemble(history, context_window=1500, max_output_tokens=200)
-    part = budget(context_window=1500, max_output_tokens=200).recalled_tokens
-    assert part == 130
+    part = budget(context_window=1500, max_output_tokens=200).recalled_tokens(system_tokens=len(SYSTEM))
+    assert part == (1300 - len(SYSTEM)) // 10
     short, long = quote(1, "x" * 20, score=0.4), quote(3, "y" * 40, score=0.9)
     assert remind(plain, history, [short, long], context_window=1500, max_output_tokens=200).recalled == (3, 4)
     tight = [quote(1, "x" * 200)]
@@ -639,7 +666,8 @@ def test_whatever_is_recalled_the_prompt_fits_and_is_otherwise_as_it_was(
 
     assert len(reminded.ids) + reminded.max_output_tokens <= window
     assert len(reminded.ids) <= own.most
-    assert reminded.recalled_tokens == len(reminded.ids) - len(plain.ids) <= own.recalled_tokens
+    assert reminded.recalled_tokens == len(reminded.ids) - len(plain.ids)
+    assert reminded.recalled_tokens <= own.recalled_tokens(system_tokens=plain.system_tokens)
     assert (reminded.first_seq, reminded.last_seq, reminded.trimmed) == (plain.first_seq, asked.seq, plain.trimmed)
     kept = [m for m in history if m.seq >= plain.first_seq]
     quotes = [one for one in sorted(recalled, key=lambda one: one.seqs) if set(one.seqs) <= set(reminded.recalled)]

@@ -24,6 +24,7 @@ from conversations.context import PastMessage
         ("The word is kumquat. Look for `</think>`.", False, "The word is kumquat. Look for `</think>`."),
         ("Plain.", False, "Plain."),
         ("<thinkers>are no tag</thinkers>", False, "<thinkers>are no tag</thinkers>"),
+        ("<think-box>is none</think-box>", False, "<think-box>is none</think-box>"),
     ],
 )
 def test_reasoning_is_what_an_answer_begins_with(text: str, opened: bool, said: str) -> None:

@@ -94,6 +94,7 @@ def test_the_run_keeps_the_snapshot_of_its_context(chat: Chat) -> None:
     pool = inference.pool_for(plan="free", slug=None)
     assert begun.run.context == {
         "summary_version": 0, "first_seq": 1, "last_seq": 3, "trimmed": False,
+        "roomy": len(pool.system_prompt) + 4096 - 1024 - 512,
         "full_above": len(pool.system_prompt) + (4096 - 1024 - 512) * 75 // 100,
         "prompt_tokens": prompt_tokens, "system_tokens": len(pool.system_prompt), "summary_tokens": 0,
         "max_output_tokens": 1024, "notices": [],
