@@ -153,7 +153,8 @@ class ChatTokenizer:
     def has_thinking_switch(self) -> bool:
         """Whether the template can ask for an answer without reasoning; to ask for little is no switch."""
         try:
-            return self._encode_with(_THINKING_OFF, _HEAD) != self._encode_with({}, _HEAD)
+            asked = {"add_generation_prompt": True}
+            return self._encode_with(asked | _THINKING_OFF, _HEAD) != self._encode_with(asked, _HEAD)
         except ChatTemplateRefused:
             return False
 

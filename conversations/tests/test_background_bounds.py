@@ -738,6 +738,18 @@ def test_a_template_that_refuses_an_effort_is_asked_with_another_or_none(
     assert Run.objects.get(kind="title").status == "queued"
 
 
+def test_a_model_that_is_told_not_to_reason_gets_no_room_for_it(ada: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = "assistant\n' }}{% if enable_thinking is false %}{{ '<think>\n\n</think>\n\n' }}{% endif %}{% endif"
+    use_template(monkeypatch, CHATML.replace(END, told))
+    chat = ada.new_chat()
+    settle_by_hand(ada.sent(chat, "How do ships sail?")["run"]["id"], text="<think>Sails?</think>With the wind.")
+    pretend_a_worker()
+    assert background.dispatch(now=timezone.now()) == 1
+    run = Run.objects.get(kind="title")
+    assert prompt_of(run).endswith("</think>\n\n")
+    assert run.max_output_tokens == titles.MOST_TOKENS
+
+
 def test_little_reasoning_is_given_room(ada: Person, monkeypatch: pytest.MonkeyPatch) -> None:
     effort = "assistant\n' }}{{ reasoning_effort | default('') }}{% endif %}"
     use_template(monkeypatch, CHATML.replace("assistant\n' }}{% endif %}", effort))
