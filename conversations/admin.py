@@ -274,7 +274,7 @@ class SummaryAdmin(_Said):
 class JobAdmin(_Kept, admin.ModelAdmin[Job]):
     """What is wanted or under way now: a job's row goes with its end. Without a run it waits."""
 
-    list_display = ("id", "kind", "thread", "pool", "run_id", "failures", "due_at", "created_at")
+    list_display = ("id", "kind", "thread", "pool", "run_id", "failures", "due_at", "wanted_at")
     ordering = ("-id",)
     search_fields = ("=id", "=run_id", "=chat__id", "=chat__owner__email")
     search_help_text = "An owner's e-mail address, or the id of a job, a run or a chat."
@@ -289,7 +289,7 @@ class JobAdmin(_Kept, admin.ModelAdmin[Job]):
         "last_seq",
         "failures",
         "due_at",
-        "created_at",
+        "wanted_at",
     )
 
 

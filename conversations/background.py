@@ -98,7 +98,9 @@ def _begin(job: Job, pool: PoolInfo, *, now: datetime) -> bool:
     """Accept the job's run and queue it. False where there is nothing to do, or somebody else does it."""
     work = _title(job, pool) if job.kind == Job.Kind.TITLE else _summary(job, pool, now=now)
     if work is None:
-        Job.objects.filter(pk=job.pk, run_id__isnull=True).delete()
+        log.info("nothing_to_do", kind=job.kind, chat_id=str(job.chat_id))
+        # Unless it has been wanted again meanwhile.
+        Job.objects.filter(pk=job.pk, run_id__isnull=True, wanted_at=job.wanted_at).delete()
         return False
     run = _accept(job, pool, work, revisions=inference.revisions_of(pool), now=now)
     if run is None:

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from conversations.errors import TooLong
 from inference.contracts import ChatTokenizer, ChatTurn, PoolInfo, PromptBase
+from inference.errors import ChatTemplateRefused
 
 # An answer gets at least this many tokens: a long new message may take of the output's share, but no more.
 MIN_OUTPUT_TOKENS = 256
@@ -341,13 +342,13 @@ def answered(history: Sequence[PastMessage]) -> list[PastMessage]:
     return [message for turn in by_turn(history) if len(turn) == 2 for message in turn]
 
 
-def to_fold(messages: int, tokens: int, *, summary_tokens: int, budget: Budget, system_tokens: int) -> int:
-    """How many tokens of so many messages are to be summarised so that the rest is below the low-water mark.
+def to_fold(size: int, *, summary_tokens: int, budget: Budget, system_tokens: int) -> int:
+    """How many of so many tokens of turns are to be summarised so that the rest is below the low-water mark.
 
     0 while all of them, with the summary that there is, are below the high one; and where a summary of full length
     would leave no room for any of them.
     """
-    size = system_tokens + tokens + _FRAME_TOKENS * messages
+    size += system_tokens
     left = budget.folded_to(system_tokens=system_tokens)
     if size + summary_tokens <= budget.full_above(system_tokens=system_tokens) or left <= system_tokens:
         return 0
@@ -359,13 +360,39 @@ def summary_tokens(summary: PastSummary | None, *, tokenizer: ChatTokenizer) -> 
     return 0 if summary is None else tokenizer.count(f"{SUMMARY_HEADING}{summary.content}")
 
 
-def oldest_turns(oldest: Sequence[PastMessage], *, tokens: int) -> list[PastMessage]:
-    """The first whole turns that have so many tokens; without the last turn there is, which may not be whole."""
+def sizes(turns: Sequence[Sequence[PastMessage]], *, tokenizer: ChatTokenizer, most: int) -> list[int]:
+    """What each of these turns takes of a prompt in which others follow, in tokens.
+
+    A template may change older answers, and counts may be another tokenizer's: so they are measured, until they are
+    more than `most` tokens together. What comes after goes by its counts.
+    """
+    new = ChatTurn("user", "?")
+    found: list[int] = []
+    try:
+        alone = len(tokenizer.encode_chat([ChatTurn("system", "s"), new]))
+        for turn in turns:
+            if sum(found) > most:
+                break
+            said = [ChatTurn(message.role, message.content) for message in turn]
+            found.append(len(tokenizer.encode_chat([ChatTurn("system", "s"), *said, new])) - alone)
+    except ChatTemplateRefused:
+        # It takes no two messages of one side in a row, which a failed answer leaves behind.
+        pass
+    return found + [counted(turn) for turn in turns[len(found) :]]
+
+
+def counted(turn: Sequence[PastMessage]) -> int:
+    """What messages take of a prompt, by their counts."""
+    return sum(message.token_count + _FRAME_TOKENS for message in turn)
+
+
+def oldest_turns(turns: Sequence[Sequence[PastMessage]], sizes: Sequence[int], *, tokens: int) -> list[PastMessage]:
+    """The first of these turns that have so many tokens; without the last one, which may not be whole."""
     found: list[PastMessage] = []
-    for turn in by_turn(oldest)[:-1]:
+    for turn, size in zip(turns[:-1], sizes[:-1], strict=True):
         if tokens <= 0:
             break
-        tokens -= sum(message.token_count + _FRAME_TOKENS for message in turn)
+        tokens -= size
         found += turn
     return found
 

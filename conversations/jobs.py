@@ -18,8 +18,10 @@ def want(*, chat_id: UUID, kind: Job.Kind, pool: str, now: datetime) -> None:
     """
     if kind not in settings.BACKGROUND_JOBS:
         return
-    job = Job(chat_id=chat_id, kind=kind, pool=pool, due_at=now, created_at=now)
-    Job.objects.bulk_create([job], update_conflicts=True, unique_fields=["chat", "kind"], update_fields=["pool"])
+    job = Job(chat_id=chat_id, kind=kind, pool=pool, due_at=now, wanted_at=now)
+    Job.objects.bulk_create(
+        [job], update_conflicts=True, unique_fields=["chat", "kind"], update_fields=["pool", "wanted_at"]
+    )
     if kind == Job.Kind.SUMMARY:
         resting = Job.objects.filter(chat_id=chat_id, kind=kind, failures__gte=MOST_FAILURES)
         resting.update(failures=MOST_FAILURES - 1)

@@ -212,7 +212,7 @@ class Job(models.Model):
     opens_reasoning = models.BooleanField(default=False, help_text="Its prompt ends amid the model's reasoning.")
     failures = models.PositiveSmallIntegerField(default=0)
     due_at = models.DateTimeField(help_text="Not to be begun before this.")
-    created_at = models.DateTimeField()
+    wanted_at = models.DateTimeField(help_text="When it was last wanted.")
 
     class Meta:
         ordering: ClassVar[list[str]] = ["due_at", "id"]

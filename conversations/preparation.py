@@ -22,8 +22,8 @@ class Ready:
 
     `asked_tokens` is the output that was asked for, `capped_by` why the answer may be shorter, if it may. The answer
     begins amid reasoning where the prompt `opens_reasoning`; later prompts have it without where the template
-    `drops_reasoning`. `asked_pool` is the slug of the pool that was asked for
-    where `pool`, a smaller one, answers in its place; `notice` tells that.
+    `drops_reasoning`. `asked_pool` is the slug of the pool that was asked for where `pool`, a smaller one, answers in
+    its place; `notice` tells that.
     """
 
     pool: PoolInfo

@@ -15,6 +15,8 @@ _NAMES = "think|thinking|thought|reasoning|reflection"
 _OPENING = re.compile(rf"<(?:{_NAMES})(?=[\s>])[^<>]*>\s*\Z", re.IGNORECASE)
 # Of an answer that begins with it, ended or not. Anywhere else, a tag is something that is talked about.
 _FIRST = re.compile(rf"\A(?:\s*<({_NAMES})(?=[\s>])[^<>]*>.*?(?:</\1\s*>|\Z))+", re.IGNORECASE | re.DOTALL)
+_THOUGHTS = re.compile(r"\A\s*<think>")
+_THOUGHTS_END = re.compile(r"</think>")
 _END = re.compile(rf"</(?:{_NAMES})\s*>", re.IGNORECASE)
 
 
@@ -28,7 +30,7 @@ def left_out(text: str, *, opened: bool = False) -> str:
     if not opened:
         return _FIRST.sub("", text).strip()
     end = _END.search(text)
-    return "" if end is None else text[end.end() :].strip()
+    return "" if end is None else left_out(text[end.end() :])
 
 
 def is_ended(text: str) -> bool:
@@ -37,10 +39,13 @@ def is_ended(text: str) -> bool:
 
 
 def part_left(text: str, *, opened: bool) -> float:
-    """How much of what a model wrote is no reasoning, from 0 to 1, by its characters."""
-    if not text or not (opened or _FIRST.match(text)):
+    """How much of what a model wrote is no reasoning, from 0 to 1, by its bytes.
+
+    1 where that has no end, or is between other tags than templates know.
+    """
+    if not _THOUGHTS_END.search(text) or not (opened or _THOUGHTS.match(text)):
         return 1.0
-    return len(left_out(text, opened=opened)) / len(text)
+    return len(left_out(text, opened=opened).encode()) / len(text.encode())
 
 
 def said(message: PastMessage) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Count, QuerySet, Sum
+from django.db.models import QuerySet, Sum
 
 from conversations.context import PastMessage, PastSummary
 from conversations.contracts import MessageInfo
@@ -151,10 +151,9 @@ def history(*, chat: Chat, before: int, token_budget: int, model: str) -> tuple[
         batch = min(4 * batch, token_budget // _LEAST_TOKENS + 1)
 
 
-def size_after(*, chat: Chat, seq: int) -> tuple[int, int]:
-    """How many messages the chat has after that, and their tokens, by their counts."""
-    found = _said(chat).filter(seq__gt=seq).aggregate(messages=Count("id"), tokens=Sum("token_count", default=0))
-    return int(found["messages"]), int(found["tokens"])
+def size_after(*, chat: Chat, seq: int) -> int:
+    """How many tokens the chat's messages after that have, by their counts."""
+    return int(_said(chat).filter(seq__gt=seq).aggregate(tokens=Sum("token_count", default=0))["tokens"])
 
 
 def oldest_after(*, chat: Chat, seq: int, limit: int) -> list[PastMessage]:

@@ -25,7 +25,7 @@ _ASK = "{before}The conversation goes on:\n{turns}\n\nWrite the summary of all o
 _LEAST = 64
 # Messages folded into one version at most; what is left is folded into the next.
 _MOST = 400
-# A message that takes more than this part of the prompt is quoted by its beginning and its end.
+# Of a turn that is too long for the prompt, each message takes at most this part of what the one before it leaves.
 _PART = 0.6
 
 
@@ -53,15 +53,16 @@ def fold(chat: Chat, *, answering: PoolInfo, budget: Budget, pool: PoolInfo) -> 
     system_tokens = counts.count(answering.system_prompt)
     last = selectors.summary(chat=chat, version=chat.summary_version)
     after = 0 if last is None else last.last_seq
+    turns = context.by_turn(selectors.oldest_after(chat=chat, seq=after, limit=_MOST))
+    sizes = context.sizes(turns, tokenizer=counts, most=answering.context_window)
+    unread = selectors.size_after(chat=chat, seq=turns[-1][-1].seq) if turns else 0
     excess = context.to_fold(
-        *selectors.size_after(chat=chat, seq=after),
+        sum(sizes) + unread,
         summary_tokens=context.summary_tokens(last, tokenizer=counts),
         budget=budget,
         system_tokens=system_tokens,
     )
-    if excess == 0:
-        return None
-    folded = context.oldest_turns(selectors.oldest_after(chat=chat, seq=after, limit=_MOST), tokens=excess)
+    folded = context.oldest_turns(turns, sizes, tokens=excess)
     if not folded:
         return None
     output = min(budget.summary_tokens(system_tokens=system_tokens), pool.max_output_tokens, pool.context_window // 4)
@@ -72,7 +73,11 @@ def _within(
     last: PastSummary | None, folded: Sequence[PastMessage], *, output: int, pool: PoolInfo, tokenizer: ChatTokenizer
 ) -> Fold:
     """As many of the messages to fold, from the oldest on, as one prompt has room for; a turn at least."""
-    before = "" if last is None else _BEFORE.format(summary=last.content)
+    before = ""
+    if last is not None:
+        # It may be longer than this pool has room for: another one made it.
+        most = pool.context_window // 4
+        before = _BEFORE.format(summary=quoting.shortened(last.content, most=most, tokenizer=tokenizer))
     words = output * 2 // 3
 
     def asked(turns: Sequence[str]) -> list[int]:

@@ -66,9 +66,10 @@ class ChatTurn:
 # What a prompt's text is with these contents in its messages.
 _Render = Callable[[Sequence[str]], str]
 # How templates of reasoning models are asked for none, or little: each knows one of these, and ignores the others.
-_THINKING_OFF = {"enable_thinking": False, "thinking": False}
+_THINKING_OFF: dict[str, object] = {"enable_thinking": False, "thinking": False}
+_LITTLE = "low"
 _WITHOUT_THINKING = (
-    _THINKING_OFF | {"reasoning_effort": "low"},
+    _THINKING_OFF | {"reasoning_effort": _LITTLE},
     _THINKING_OFF | {"reasoning_effort": "none"},
     _THINKING_OFF,
 )
@@ -127,13 +128,8 @@ class ChatTokenizer:
         Contents whose own ids are known get those where the prompt's text stays the same with them: the prompt of a
         chat's next turn then begins with the last prompt and the answer's ids. The others are tokenised.
         """
-        if thinking:
-            return self._encode_with({"add_generation_prompt": add_generation_prompt}, messages)
-        for arguments in _WITHOUT_THINKING:
-            # Some templates refuse a value that others know.
-            with contextlib.suppress(ChatTemplateRefused):
-                return self._encode_with({"add_generation_prompt": add_generation_prompt, **arguments}, messages)
-        return self._encode_with({"add_generation_prompt": add_generation_prompt}, messages)
+        asked = {} if thinking else self._without_thinking
+        return self._encode_with({"add_generation_prompt": add_generation_prompt, **asked}, messages)
 
     def _encode_with(self, arguments: Mapping[str, object], messages: Sequence[ChatTurn]) -> list[int]:
         render = partial(self._render, messages, arguments)
@@ -150,11 +146,20 @@ class ChatTokenizer:
         return self._encode_contents(render, contents, {})
 
     @cached_property
+    def _without_thinking(self) -> Mapping[str, object]:
+        """How the template is asked for no reasoning, or little: some refuse a value that others know."""
+        for arguments in _WITHOUT_THINKING:
+            with contextlib.suppress(ChatTemplateRefused):
+                self._encode_with({"add_generation_prompt": True, **arguments}, _HEAD)
+                return arguments
+        return {}
+
+    @cached_property
     def has_thinking_switch(self) -> bool:
         """Whether the template can ask for an answer without reasoning; to ask for little is no switch."""
+        asked = {name: value for name, value in self._without_thinking.items() if value != _LITTLE}
         try:
-            asked = {"add_generation_prompt": True}
-            return self._encode_with(asked | _THINKING_OFF, _HEAD) != self._encode_with(asked, _HEAD)
+            return self._encode_with({"add_generation_prompt": True, **asked}, _HEAD) != self.encode_chat(_HEAD)
         except ChatTemplateRefused:
             return False
 

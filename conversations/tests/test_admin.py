@@ -76,7 +76,7 @@ def summary(chat: Chat) -> Summary:
 @pytest.fixture
 def job(chat: Chat) -> Job:
     now = timezone.now()
-    return Job.objects.create(chat=chat, kind="summary", pool="default", due_at=now, created_at=now)
+    return Job.objects.create(chat=chat, kind="summary", pool="default", due_at=now, wanted_at=now)
 
 
 def page(operator: Client, model: str, *args: object, **query: str) -> str:

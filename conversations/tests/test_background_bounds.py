@@ -12,7 +12,18 @@ from django.utils import timezone
 from uuid_utils.compat import uuid7
 
 from chatsite.accounts import suspension
-from conversations import background, chats, context, context_cache, jobs, memory, reasoning, selectors, titles
+from conversations import (
+    background,
+    chats,
+    context,
+    context_cache,
+    jobs,
+    memory,
+    reasoning,
+    selectors,
+    summaries,
+    titles,
+)
 from conversations.context import Budget, Recalled
 from conversations.models import Chat, Job, Message, Summary, Turn
 from conversations.preparation import Ready
@@ -77,12 +88,12 @@ def use_template(monkeypatch: pytest.MonkeyPatch, template: str) -> None:
     """Let the default pool's model have another chat template."""
     tokenizer = inference.tokenizer_for(inference.pool(slug="default"))
     fresh = copy(tokenizer)
-    for found in ("has_thinking_switch", "drops_reasoning"):
+    for found in ("_without_thinking", "has_thinking_switch", "drops_reasoning"):
         vars(fresh).pop(found, None)
     fresh._template = tokenization._compile(template)
     monkeypatch.setattr(tokenizer, "_template", fresh._template)
     monkeypatch.setattr(tokenizer, "_head", None)
-    for found in ("has_thinking_switch", "drops_reasoning"):
+    for found in ("_without_thinking", "has_thinking_switch", "drops_reasoning"):
         monkeypatch.setitem(vars(tokenizer), found, getattr(fresh, found))
 
 
@@ -270,7 +281,7 @@ def rounds(person: Person, chat: str, *, turns: int, size: int, answer: str) -> 
 
 @pytest.mark.parametrize(
     ("size", "answer", "turns", "most"),
-    [(40, 40, 150, 26), (150, 150, 40, 17), (300, 300, 20, 10), (60, 500, 20, 9), (60, 700, 20, 11), (60, 990, 20, 20)],
+    [(40, 40, 150, 28), (150, 150, 40, 17), (300, 300, 20, 10), (60, 500, 20, 9), (60, 700, 20, 11), (60, 990, 20, 20)],
 )
 def test_where_every_summary_is_made_at_once_no_turn_is_left_out(
     ada: Person, size: int, answer: int, turns: int, most: int
@@ -304,13 +315,98 @@ def test_reasoning_that_later_prompts_do_not_have_takes_none_of_their_room(
     assert set(counts) == {60}
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "<think>" + "Hm. " * 200,
+        "<thinking>" + "Hm. " * 200 + "</thinking>Yes.",
+        "<think>" + "嗯。" * 100 + "</think>" + "Yes. " * 50,
+        "<think>" + "Hm. " * 75 + "</think>" + "是的。" * 100,
+    ],
+)
+def test_reasoning_that_was_counted_otherwise_is_summarised_by_what_it_takes(
+    ada: Person, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    use_template(monkeypatch, DROPS)
+    chat = ada.new_chat(title="x")
+    for number in range(14):
+        run = ada.sent(chat, "q" * 60, turn=f"t{number}")["run"]
+        assert not run["context"]["trimmed"], f"turn {number}"
+        settle_by_hand(run["id"], text=answer, output_tokens=len(answer.encode()))
+        work_off()
+    assert Summary.objects.exists()
+
+
+def test_a_pool_that_changes_its_template_summarises_what_older_answers_take_now(
+    ada: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = ada.new_chat(title="x")
+    answer = "<think>" + "Hm. " * 200 + "</think>Yes."
+    with monkeypatch.context() as patch:
+        use_template(patch, DROPS)
+        rounds(ada, chat, turns=5, size=60, answer=answer)
+    context_cache.drop(chat_id=UUID(chat))
+    assert not Summary.objects.exists()
+    settle_by_hand(ada.sent(chat, turn="then")["run"]["id"], text=answer, output_tokens=len(answer))
+    work_off()
+    assert Summary.objects.exists()
+    assert not ada.sent(chat, turn="at last")["run"]["context"]["trimmed"]
+
+
+def test_reasoning_that_the_prompt_opened_takes_no_room_of_later_ones(
+    ada: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drops_and_opens = DROPS.replace(END, "assistant\n<think>\n' }}{% endif")
+    use_template(monkeypatch, drops_and_opens)
+    chat = ada.new_chat(title="x")
+    sent = rounds(ada, chat, turns=6, size=60, answer=f"{'Hm. ' * 200}</think>\n\n{'a' * 60}")
+    assert not any(context["trimmed"] for context in sent)
+    assert Summary.objects.count() == 0
+    assert {one.token_count for one in Message.objects.filter(role="assistant")} == {60}
+
+
+@pytest.mark.parametrize("text", ["", "Hm."])
+def test_an_answer_that_is_stopped_amid_its_reasoning_is_stored_as_it_is(
+    ada: Person, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    use_template(monkeypatch, DROPS.replace(END, "assistant\n<think>\n' }}{% endif"))
+    chat = ada.new_chat(title="x")
+    settle_by_hand(ada.sent(chat)["run"]["id"], status="cancelled", text=text, output_tokens=len(text))
+    answer = Message.objects.get(role="assistant")
+    assert (answer.content, answer.token_count, answer.opens_reasoning) == (text, len(text), True)
+
+
+def test_a_summary_that_is_wanted_while_nothing_is_found_to_fold_is_not_lost(
+    ada: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = ada.new_chat(title="x")
+    now = timezone.now()
+    jobs.want(chat_id=UUID(chat), kind=Job.Kind.SUMMARY, pool="default", now=now)
+    real = summaries.fold
+
+    def fold(*args: Any, **more: Any) -> Any:
+        found = real(*args, **more)
+        jobs.want(chat_id=UUID(chat), kind=Job.Kind.SUMMARY, pool="default", now=timezone.now())
+        return found
+
+    pretend_a_worker()
+    with monkeypatch.context() as patch:
+        patch.setattr(summaries, "fold", fold)
+        assert background.dispatch(now=now) == 0
+    assert Job.objects.filter(chat_id=chat).exists()
+    assert background.dispatch(now=now) == 0
+    assert not Job.objects.exists(), "nobody wants it any more"
+
+
 @pytest.mark.parametrize(("system", "plan"), [("Be kind. " * 220, None), ("Be kind.", 900)])
 def test_a_summary_leaves_turns_room_however_little_the_chat_has(ada: Person, system: str, plan: int | None) -> None:
     ModelPool.objects.update(system_prompt=system)
     subscribe(ada, max_prompt_tokens=plan)
     chat = ada.new_chat(title="x")
     sent = rounds(ada, chat, turns=20, size=30, answer="a" * 30)
-    assert Summary.objects.count() <= 10
+    assert 1 <= Summary.objects.count() <= 10
+    part = sent[-1]["roomy"] - sent[-1]["system_tokens"]
+    assert {len(summary.content) for summary in Summary.objects.all()} == {part // 6}
     assert sent[-1]["summary_version"] > 0
     assert sent[-1]["last_seq"] - sent[-1]["first_seq"] >= 2
 
@@ -731,11 +827,15 @@ def test_a_template_that_refuses_an_effort_is_asked_with_another_or_none(
     ada: Person, monkeypatch: pytest.MonkeyPatch, known: list[str]
 ) -> None:
     refuses = f"{{% if reasoning_effort is defined and reasoning_effort not in {known} %}}"
-    use_template(monkeypatch, f"{refuses}{{{{ raise_exception('which effort?') }}}}{{% endif %}}{CHATML}")
+    effort = CHATML.replace(END, "assistant\n' }}{{ reasoning_effort | default('') }}{% endif")
+    use_template(monkeypatch, f"{refuses}{{{{ raise_exception('which effort?') }}}}{{% endif %}}{effort}")
+    # It knows no effort's name but these, and writes it where the answer begins.
     answered(ada)
     pretend_a_worker()
     assert background.dispatch(now=timezone.now()) == 1
-    assert Run.objects.get(kind="title").status == "queued"
+    run = Run.objects.get(kind="title")
+    assert prompt_of(run).endswith("assistant\nnone" if "none" in known else "assistant\n")
+    assert run.max_output_tokens == titles.MOST_TOKENS
 
 
 def test_a_model_that_is_told_not_to_reason_gets_no_room_for_it(ada: Person, monkeypatch: pytest.MonkeyPatch) -> None:

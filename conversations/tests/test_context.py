@@ -476,16 +476,16 @@ def test_a_chat_above_its_high_mark_is_to_be_folded_down_to_its_low_one() -> Non
     assert limits.summary_tokens(system_tokens=0) == 333
     # Half way between the marks there is to be a summary of full length, or less of the turns stays.
     to_fold = partial(context.to_fold, budget=limits)
-    assert to_fold(10, 1550, summary_tokens=0, system_tokens=0) == 0
-    assert to_fold(10, 1551, summary_tokens=0, system_tokens=0) == 1601 - (1300 - 333)
-    assert to_fold(10, 1250, summary_tokens=300, system_tokens=0) == 0
-    assert to_fold(10, 1251, summary_tokens=300, system_tokens=0) == 1301 - (1300 - 333)
+    assert to_fold(1600, summary_tokens=0, system_tokens=0) == 0
+    assert to_fold(1601, summary_tokens=0, system_tokens=0) == 1601 - (1300 - 333)
+    assert to_fold(1300, summary_tokens=300, system_tokens=0) == 0
+    assert to_fold(1301, summary_tokens=300, system_tokens=0) == 1301 - (1300 - 333)
     # The system prompt is no part of the chat's.
-    assert to_fold(10, 1551, summary_tokens=0, system_tokens=1000) == 1601 - (650 - 1000 // 6)
+    assert to_fold(1601, summary_tokens=0, system_tokens=1000) == 1601 - (650 - 1000 // 6)
     # With so little room there is none for a summary and turns.
-    assert to_fold(10, 1551, summary_tokens=0, system_tokens=1960) == 0
+    assert to_fold(1601, summary_tokens=0, system_tokens=1960) == 0
     roomier = budget(context_window=9000 + 300, max_output_tokens=300, high_water=80, low_water=50)
-    assert context.to_fold(10, 8000, summary_tokens=0, system_tokens=0, budget=roomier) == 8050 - 4500
+    assert context.to_fold(8050, summary_tokens=0, system_tokens=0, budget=roomier) == 8050 - 4500
 
 
 @pytest.mark.parametrize(
@@ -513,13 +513,24 @@ def test_a_run_of_an_earlier_release_wants_none() -> None:
 
 def test_what_is_folded_are_whole_turns_from_the_oldest_on_and_never_the_newest() -> None:
     history = chat(*("x" * 95 for _ in range(6)))
-    asked = message(7, "user", "Now")
-    assert context.oldest_turns([*history, asked], tokens=0) == []
-    assert context.oldest_turns([*history, asked], tokens=1) == history[:2]
-    assert context.oldest_turns([*history, asked], tokens=200) == history[:2]
-    assert context.oldest_turns([*history, asked], tokens=201) == history[:4]
-    assert context.oldest_turns([*history, asked], tokens=10_000) == history
-    assert context.oldest_turns(history, tokens=10_000) == history[:4]
+    turns = context.by_turn([*history, message(7, "user", "Now")])
+    sizes = [200, 200, 200, 10]
+    assert context.oldest_turns(turns, sizes, tokens=0) == []
+    assert context.oldest_turns(turns, sizes, tokens=1) == history[:2]
+    assert context.oldest_turns(turns, sizes, tokens=200) == history[:2]
+    assert context.oldest_turns(turns, sizes, tokens=201) == history[:4]
+    assert context.oldest_turns(turns, sizes, tokens=10_000) == history
+    assert context.oldest_turns(turns[:3], sizes[:3], tokens=10_000) == history[:4]
+
+
+def test_turns_are_measured_by_the_template_and_only_so_many() -> None:
+    turns = context.by_turn([replace(one, token_count=1) for one in chat(*("x" * 95 for _ in range(6)))])
+    own = [
+        len(encoded("s", *turn, message(7, "user", "?"))) - len(encoded("s", message(7, "user", "?"))) for turn in turns
+    ]
+    assert context.sizes(turns, tokenizer=TOKENIZER, most=10_000) == own
+    assert context.sizes(turns, tokenizer=TOKENIZER, most=own[0] - 1) == [own[0], 12, 12]
+    assert context.sizes([], tokenizer=TOKENIZER, most=1) == []
 
 
 @pytest.mark.parametrize(("high", "part"), [(90, 40), (60, 50 - 100 / 6)])

@@ -162,6 +162,11 @@ def test_a_summary_that_fails_leaves_turns_alone_and_is_tried_again_later(ada: P
     pretend_a_worker()
     assert background.dispatch(now=now - timedelta(milliseconds=1)) == 0, "once an hour at most, from then on"
     assert background.dispatch(now=now) == 1
+    settle_by_hand(Run.objects.get(status="queued").id, status="failed", text="")
+    assert background.dispatch(now=now + timedelta(days=9)) == 0, "one more try, and no more"
+    turn(ada, chat, 41)
+    pretend_a_worker()
+    assert background.dispatch(now=Job.objects.get(chat_id=chat).due_at) == 1
     settle_by_hand(Run.objects.get(status="queued").id, text="They spoke of ships.")
     assert Summary.objects.exists()
 

@@ -322,7 +322,7 @@ def test_vectors_are_wanted_before_turns_leave_the_prompt_and_made_of_all_but_th
 def want(chat: str, *, due_in: timedelta = timedelta(0)) -> Job:
     now = timezone.now()
     job, _ = Job.objects.update_or_create(
-        chat_id=chat, kind=Job.Kind.VECTORS, defaults={"pool": "default", "due_at": now + due_in, "created_at": now}
+        chat_id=chat, kind=Job.Kind.VECTORS, defaults={"pool": "default", "due_at": now + due_in, "wanted_at": now}
     )
     return job
 

@@ -15,6 +15,7 @@ from conversations.context import PastMessage
         ("<think>It stops amid", False, ""),
         ("Hm.\n</think>\n\nYes.", True, "Yes."),
         ("It stops amid", True, ""),
+        ("Hm.</think>\n<think>And hm.</think>Yes.", True, "Yes."),
         ("Hm.</think>Tags end with </think>, always.", True, "Tags end with </think>, always."),
         (
             "Models write `<think>` first. Then call json.loads.",
