@@ -78,10 +78,12 @@ class DaysFilter(ListFilter):
             "This month": (first, today),
             "Last month": (before.replace(day=1), before),
         }
+        # On the first of a month, today is all of it: the first that fits is shown as chosen.
+        chosen = next((display for display, days in periods.items() if days == (self.since, self.until)), None)
         for display, (since, until) in periods.items():
             days = {"from": since and since.isoformat(), "to": until and until.isoformat()}
             yield {
-                "selected": (self.since, self.until) == (since, until),
+                "selected": display == chosen,
                 "query_string": changelist.get_query_string(days),
                 "display": display,
             }

@@ -4,8 +4,9 @@ import asyncio
 import csv
 import io
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import date, timedelta
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -20,7 +21,7 @@ from django.utils import timezone
 from billing import api as billing
 from billing.contracts import Prices
 from billing.models import Adjustment, UsageEntry
-from billing.screens import csv_export
+from billing.screens import csv_export, filters
 from billing.tests.support import NOON, record
 from chatsite.audit.models import AuditEntry
 from chatsite.handler import Handler
@@ -107,9 +108,24 @@ def test_choosing_days_keeps_what_else_was_chosen_and_begins_at_the_first_page(o
     assert 'name="to" value=""' in content
     today = timezone.now().date().isoformat()
     assert listed(operator, **{"from": today, "to": today})
-    page = operator.get(LEDGER, {"from": today, "to": today})
+
+
+@pytest.mark.parametrize(
+    ("today", "since", "chosen"),
+    [
+        (date(2026, 12, 1), date(2026, 12, 1), ["Today"]),
+        (date(2026, 12, 7), date(2026, 12, 1), ["Past 7 days"]),
+        (date(2026, 12, 9), date(2026, 12, 1), ["This month"]),
+        (date(2026, 12, 9), date(2026, 12, 2), []),
+    ],
+)
+def test_one_period_is_shown_as_chosen_on_every_day_of_a_month(
+    operator: Client, monkeypatch: pytest.MonkeyPatch, today: date, since: date, chosen: list[str]
+) -> None:
+    monkeypatch.setattr(filters, "timezone", SimpleNamespace(now=lambda: NOON.replace(month=12, day=today.day)))
+    page = operator.get(LEDGER, {"from": since.isoformat(), "to": today.isoformat()})
     [spec] = [spec for spec in page.context["cl"].filter_specs if spec.title == "day (UTC)"]
-    assert [choice["display"] for choice in spec.choices(page.context["cl"]) if choice["selected"]] == ["Today"]
+    assert [choice["display"] for choice in spec.choices(page.context["cl"]) if choice["selected"]] == chosen
 
 
 def test_a_row_shows_its_prices_and_its_cost(operator: Client, ada: Any) -> None:
