@@ -91,13 +91,16 @@ def _within(
     quoted: list[str] = []
     end = 0
     for turn in context.by_turn(folded):
-        texts = [_quote(message) for message in turn if reasoning.said(message)]
-        if sum(tokenizer.count(text) + 2 for text in texts) > room:
+        said = [(message.role, reasoning.said(message)) for message in turn]
+        texts = [f"{role.capitalize()}: {content}" for role, content in said if content]
+        tokens = _tokens(texts, tokenizer=tokenizer)
+        if tokens > room:
             # Left whole for the next version, unless it is the first: then it must do.
             if end:
                 break
             texts = _shortened(texts, room=room, tokenizer=tokenizer)
-        room -= sum(tokenizer.count(text) + 2 for text in texts)
+            tokens = _tokens(texts, tokenizer=tokenizer)
+        room -= tokens
         quoted += texts
         end += len(turn)
     ids = asked(quoted)
@@ -111,8 +114,9 @@ def _within(
     )
 
 
-def _quote(message: PastMessage) -> str:
-    return f"{message.role.capitalize()}: {reasoning.said(message)}"
+def _tokens(texts: Sequence[str], *, tokenizer: ChatTokenizer) -> int:
+    """Of texts with the line feeds between them."""
+    return sum(tokenizer.count(text) + 2 for text in texts)
 
 
 def _shortened(texts: Sequence[str], *, room: int, tokenizer: ChatTokenizer) -> list[str]:
@@ -120,7 +124,7 @@ def _shortened(texts: Sequence[str], *, room: int, tokenizer: ChatTokenizer) -> 
     found = []
     for text in texts:
         found.append(quoting.shortened(text, most=int(room * _PART), tokenizer=tokenizer))
-        room = max(0, room - tokenizer.count(found[-1]) - 2)
+        room = max(0, room - _tokens(found[-1:], tokenizer=tokenizer))
     return found
 
 
